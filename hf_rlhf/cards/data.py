@@ -8,7 +8,7 @@ from hf_rlhf.formatting import cell, code, count, fence, plain, words
 from hf_rlhf.storage.record_schema import DataSection
 
 SHORT = 160
-"""Maximum of characters for arguments within a sentence; longer arguments become YAML below."""
+"""Most characters of arguments within a sentence; longer arguments become YAML below."""
 _LABELS = {
     "schema_why": "why this schema",
     "format": "format of the rows",

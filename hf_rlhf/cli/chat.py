@@ -81,11 +81,11 @@ class Chat:
     max_new_tokens: int
     system: str | None = None
     plain: bool = False
-    """Whether each line is a prompt of its own."""
+    """Whether each line is a separate prompt."""
     systems: Mapping[str, str] = field(default_factory=dict)
-    """The system prompts of adapters that have their own; each has a conversation of its own."""
+    """System prompts of adapters with their own prompt; each has a separate conversation."""
     noun: str = "adapter"
-    """What an adapter is called: `/adapter NAME`."""
+    """The noun for an adapter in commands: `/adapter NAME`."""
     talks: dict[str | None, list[dict[str, str]]] = field(default_factory=dict)
 
     def run(self, lines: Iterable[str]) -> None:

@@ -25,11 +25,11 @@ class ChatModel:
     positions: int | None
     base: str
     adapters: dict[str, str | None]
-    """By name, the folder of each; None for the base alone. Each loads when it is first used."""
+    """Name -> folder; None for the base alone. Adapters load on first use."""
     own: str
-    """The name of the model that was asked for."""
+    """The name of the requested model."""
     record: Any = None
-    """The record of its run, if it belongs to one."""
+    """The record of its run, if any."""
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
@@ -48,7 +48,7 @@ class ChatModel:
         whole = None
         try:
             saved = find_saved({"adapter": where})
-        except ModelError:  # whole weights; what is neither is explained by this
+        except ModelError:  # full weights; anything else raises its explanation here
             saved = whole = find_saved(where)
         folder = Path(where)
         own = folder.resolve().name if folder.exists() else where
@@ -100,16 +100,16 @@ class ChatModel:
         on_text: Callable[[str], object] | None = None,
         stop: Event | None = None,
     ) -> tuple[int, "Completion"]:
-        """Return how many tokens a prompt has, and its completion by an adapter.
+        """Return the number of prompt tokens, and the completion by an adapter.
 
-        It waits for replies that other threads have begun.
+        It waits for replies of other threads.
 
         Args:
-            name: of the adapter.
+            name: the adapter.
             prompt: a text, or a conversation.
             sampling: temperature and top_p.
-            most: tokens of the completion; fewer where the model has no positions left.
-            seed: of the sampling; None draws a seed.
+            most: limit on completion tokens; fewer if the model has no positions left.
+            seed: for sampling; None draws a seed.
             on_text: receives the text as it comes.
             stop: ends the reply when it is set.
 

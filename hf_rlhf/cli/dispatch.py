@@ -1,7 +1,7 @@
 """``hf-rlhf``: list what is installed, check a run, publish it, pull a published one.
 
-Only the verb that is called is imported, and finding the verbs imports no plugin, so that one
-broken package cannot break the command line or slow it down.
+Only the called verb is imported, and listing verbs imports no plugin, so a broken package cannot
+break or slow down the command line.
 """
 
 import os
@@ -34,7 +34,7 @@ BUILT_IN = {
 """The function of each verb, with the types and texts of its options."""
 _COMPLETE = "_HF_RLHF_COMPLETE"
 _PARSERS = ("/argparse.py", "/click/core.py", "/typer/core.py", "/typer/_click/core.py")
-"""Files of the parsers of options, which exit after `--help` and a wrong option."""
+"""Files of option parsers, which exit after `--help` and a wrong option."""
 _PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _TO_TRAIN = "To train: accelerate launch -m hf_rlhf.train --plugin NAME"
 

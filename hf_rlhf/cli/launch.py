@@ -1,7 +1,7 @@
 """``hf-rlhf launch-configs``: accelerate configurations, and scripts for Slurm and HF Jobs.
 
-Each begins with a comment on its purpose, and a line `# $ COMMAND`. The command states which launch
-to expect, so that a run that gets another one stops (`--expect_world_size`).
+Each begins with a comment on its purpose, and a line `# $ COMMAND`. The command states the expected
+launch, so that a run under another launch stops (`--expect_world_size`).
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The words of an option `--launch`: what stands before `-m hf_rlhf.train`."""
+"""The words of an option `--launch`, which precede `-m hf_rlhf.train`."""
 
 import shlex
 import shutil
@@ -12,7 +12,7 @@ from hf_rlhf.errors import ConfigError, Problem, did_you_mean
 def launch_words(text: str) -> list[str]:
     """Return the words of a command, of an accelerate configuration, or of its name.
 
-    Raises ConfigError when there is no program or configuration of that name.
+    Raises ConfigError if there is no program or configuration of that name.
     """
     configs = launch_configs()
     accelerate = [sys.executable, "-m", "accelerate.commands.launch"]

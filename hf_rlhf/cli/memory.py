@@ -198,7 +198,7 @@ def _columns(plans: Sequence["Plan"], device: "Device | None") -> Iterator[str]:
 
 
 def _table(device: "Device | None", runs: Sequence["Run"]) -> Iterator[str]:
-    """Yield a line for each known model: a LoRA on one GPU, all weights on one and on eight."""
+    """Yield a line for each known model: LoRA on a single GPU, all weights on 1 and 8 GPUs."""
     from hf_rlhf.runs.known_models import changed
     from hf_rlhf.runs.memory_changes import plan_of
     from hf_rlhf.runs.sharded_memory import STRATEGIES

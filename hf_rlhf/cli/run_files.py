@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hf_rlhf.config import RunFile
 
 _BY_NAME = re.compile(r"--plugin \S+(?: --run \S+)?")
-"""How the comment of a shipped run file names it."""
+"""The name of a shipped run file in its comment."""
 
 
 def first_comment(path: Path) -> str:

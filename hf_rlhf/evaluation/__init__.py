@@ -1,7 +1,7 @@
 """Evaluation: models on tasks, metrics per row, paired intervals; shared by all plugins.
 
-Completions are generated, saved and scored, and every mean has an interval. A plugin's task decides
-which metrics a completion has. Nothing here trains, writes weights or renders a card.
+Completions are generated, saved and scored, and every mean has an interval. A plugin's task defines
+the metrics of a completion. Nothing here trains, writes weights or renders a card.
 """
 
 import lazy_loader

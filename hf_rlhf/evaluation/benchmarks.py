@@ -1,7 +1,7 @@
 """Standard benchmarks by name: tasks of lm-evaluation-harness (`lm-eval`) on a loaded model.
 
-Tasks, prompts, answers and scores are lm-eval's. Here the scores of each row are saved as they
-come, shared among processes, and paired with another model's.
+Tasks, prompts, answers and scores are lm-eval's. Row scores are saved immediately, computed by all
+processes, and paired with another model's.
 """
 
 import logging
@@ -29,13 +29,13 @@ from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.record import now
 
 _SEED = 1234
-"""Of few-shot examples, as lm-eval has it; each batch draws its own from there."""
+"""lm-eval's seed of few-shot examples, from which each batch draws its own."""
 _BATCH = 256
-"""Rows between two saves, and for one process at a time."""
+"""Rows between two saves, and per share of a process."""
 _SHARES = ("acc", "acc_norm", "exact_match")
-"""Metrics from 0 to 1, which leaderboards of the Hub have in percent."""
+"""Metrics from 0 to 1 that the Hub's leaderboards list in percent."""
 _UNWEIGHTED = SimpleNamespace(weight_by_size=False)
-"""Of a group without an aggregate."""
+"""Metrics of a group without an aggregate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Benchmark:
 
     @cached_property
     def metrics(self) -> dict[str, bool]:
-        """By name, as `TASK/METRIC`, whether higher is better; only means over rows."""
+        """`TASK/METRIC` -> whether higher is better; only means over rows."""
         from lm_eval.api.metrics import mean
 
         metrics: dict[str, bool] = {}
@@ -82,7 +82,7 @@ class Benchmark:
 
     @property
     def dataset_id(self) -> str | None:
-        """The dataset on the Hub to which a leaderboard belongs; None for data elsewhere."""
+        """The leaderboard's dataset on the Hub; None for other data."""
         read = {str(task.config.dataset_path) for task in self.tasks.values()}
         names = [self.spec.dataset_id] if self.spec.dataset_id else sorted(read)
         return names[0] if len(names) == 1 and is_hub_id(names[0]) and "/" in names[0] else None
@@ -91,7 +91,7 @@ class Benchmark:
         """Return the inputs of the scores besides the weights, as JSON."""
         content = {name: repr(task.dump_config()) for name, task in self.tasks.items()}
         rows = {name: rows_digest(task.eval_docs) for name, task in self.tasks.items()}
-        ours = {"dataset_id", "task_id", "metric"}  # which do not change the scores
+        ours = {"dataset_id", "task_id", "metric"}  # without effect on scores
         options = {key: value for key, value in asdict(self.spec).items() if key not in ours}
         return {
             **{"benchmark": options, "tasks": digest(content), "rows": digest(rows)},
@@ -121,14 +121,14 @@ class Benchmark:
 
         scores: dict[str, dict[str, Score]] = {key: dict.fromkeys(self.metrics) for key in ids}
         logger = logging.getLogger("lm_eval.models.huggingface")
-        logger.setLevel(logging.ERROR)  # a loaded model is not to be launched, it warns
+        logger.setLevel(logging.ERROR)  # it warns against launching a loaded model
         lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
         logger.setLevel(logging.NOTSET)
         for name, task in self.tasks.items():
             rows = [int(key.rpartition("/")[2]) for key in ids if key.startswith(f"{name}/")]
             if not rows:
                 continue
-            # The examples of a batch do not depend on those before it, or on the processes.
+            # A batch's examples do not depend on earlier batches or processes.
             task.set_fewshot_seed(_SEED + rows[0])
             results = evaluate(
                 lm,
@@ -162,9 +162,9 @@ def measure_benchmarks(
     device: Any,
     loading: Mapping[str, Any],
 ) -> list[Evaluation]:
-    """Return the scores of a saved model, each process computing its share; all call this.
+    """Return the scores of a saved model. Each process computes its share; all must call this.
 
-    Scores of the same weights in `folder` are read.
+    Existing scores of the same weights in `folder` are reused.
     """
     from accelerate import PartialState
 
@@ -175,7 +175,7 @@ def measure_benchmarks(
         todo[benchmark] = values
     state = PartialState()
     if any(values.missing() for values in todo.values()):
-        state.wait_for_everyone()  # none saves before all have seen what is missing
+        state.wait_for_everyone()  # no process saves before all know the missing rows
         with saved.load(device, **loading) as model:
             for benchmark, values in todo.items():
                 values.fill(partial(benchmark.score, tokenizer, batch_size, model))
@@ -185,7 +185,7 @@ def measure_benchmarks(
 
 
 class BenchmarkTask(Task):
-    """A benchmark in a suite: its scores need the weights, and no completions of ours."""
+    """A benchmark in a suite, which needs the weights but no completions of ours."""
 
     def __init__(self, benchmark: Benchmark, batch_size: int) -> None:
         self.benchmark, self._batch_size = benchmark, batch_size
@@ -219,7 +219,7 @@ class BenchmarkTask(Task):
 
 
 def find_benchmarks(specs: Sequence[BenchmarkSpec]) -> tuple[list[Benchmark], list[Problem]]:
-    """Return the benchmarks, their data loaded, and the problems of others."""
+    """Return the benchmarks with loaded data, and the problems of the others."""
     found: dict[str, Benchmark] = {}
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
@@ -240,8 +240,8 @@ def benchmark_section(
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return a description of each metric, and the record's entry for it.
 
-    `after` has the metrics of the trained model. The entry of the metric for a leaderboard has the
-    fields of `huggingface_hub.EvalResultEntry`; its notes have what those lack.
+    `after` has the metrics of the trained model. The leaderboard metric's entry has the fields of
+    `huggingface_hub.EvalResultEntry`; other facts are in its notes.
     """
     texts: dict[str, str] = {}
     entries: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
-"""Completions of saved models, written as they are generated, so that none is generated twice.
+"""Completions of saved models, written during generation, so that none is generated twice.
 
-A killed evaluation resumes where it stopped, with the same completions. Of several launched
-processes, each computes a share of the batches and writes a file of its own.
+A killed evaluation resumes where it stopped, with the same completions. Each launched process
+computes a share of the batches and writes its own file.
 """
 
 import json
@@ -17,13 +17,13 @@ from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.evaluation.generation import Completion, generate, longest_first, seed_of
 
 Progress = Callable[[int], object]
-"""Called with the number of completions that were added."""
+"""Called with the number of new completions."""
 
 
 class SavedValues:
     """A JSON value for each of many ids, computed in batches and saved after each batch.
 
-    Batches follow `order`, by default that of the ids.
+    Batches follow `order`, by default the order of the ids.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SavedValues:
     def _append(self, values: Mapping[str, Any], process: int) -> None:
         path = self._path(process)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # As ASCII: half of a surrogate pair is no UTF-8.
+        # As ASCII: UTF-8 cannot encode lone surrogates.
         lines = [json.dumps({"id": key, "value": value}) + "\n" for key, value in values.items()]
         with path.open("ab+") as file:
             _remove_torn_line(file)
@@ -89,7 +89,7 @@ def _lines(path: Path) -> list[tuple[str, Any]]:
     values = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
         if not line.endswith(b"\n"):
-            break  # torn by a kill
+            break  # truncated by a kill
         try:
             content = json.loads(line)
             values.append((content["id"], content["value"]))
@@ -101,7 +101,7 @@ def _lines(path: Path) -> list[tuple[str, Any]]:
 
 
 def _remove_torn_line(file: Any) -> None:
-    """Cut off the incomplete last line of a killed process."""
+    """Remove the incomplete last line of a killed process."""
     if not file.tell():
         return
     file.seek(-1, os.SEEK_END)
@@ -115,7 +115,7 @@ class Completions:
 
     Args:
         folder: where they are saved, in `completions.jsonl`.
-        prompts: id -> token ids; a batch holds prompts of like length.
+        prompts: id -> token ids; a batch holds prompts of similar length.
         tokenizer: the model's own.
         spec: batch size and sampling; temperature 0 decodes greedily.
         max_new_tokens: of each completion.
@@ -179,7 +179,7 @@ class Completions:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory is exhausted; PyTorch has no type of error for the CPU's."""
+    """Return whether memory is exhausted; PyTorch has no error type for CPU memory."""
     import torch
 
     kinds = (torch.OutOfMemoryError, MemoryError)

@@ -1,4 +1,4 @@
-"""A completion for the card: what its loading snippet prints, recorded with the trained weights."""
+"""A completion for the card: the output of its loading snippet with the trained weights."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ MAX_TOKENS = 256
 def greedy_example(run: "Run", model: Path) -> Generation | None:
     """Return a greedy completion of the first held-out prompt of at most MAX_PROMPT characters.
 
-    By the calls of the card's snippet alone, so that a reader who repeats them gets the same. None
-    for a model that writes no text, without samples for the card, or if no prompt is short enough.
+    It uses only the calls of the card's snippet, so that readers can reproduce it. None for a model
+    that generates no text, without samples for the card, or if no prompt is short enough.
     """
     spec = run.spec.evaluation
     if spec is None or not spec.samples or not run.writes_text:
@@ -68,7 +68,7 @@ def greedy_example(run: "Run", model: Path) -> Generation | None:
 
 
 def _is_short_text(prompt: Any) -> bool:
-    """Return whether a prompt can stand in the card's snippet: no tools, no pictures."""
+    """Return whether a prompt fits in the card's snippet: no tools, no pictures."""
     turns = [] if isinstance(prompt, str) else prompt or ()
     plain = all(
         turn.keys() == {"role", "content"} and isinstance(turn["content"], str) for turn in turns

@@ -1,7 +1,7 @@
 """The generation loop: completions of prompts, sampled with the seed of each, by transformers.
 
-The text sampled for a prompt depends on its own random numbers, not on the other prompts of its
-batch or the number of processes, except that the model's arithmetic may round differently.
+The text sampled for a prompt depends on its own random numbers, not on the batch or the number of
+processes, apart from rounding in the model.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ K = TypeVar("K")
 
 
 class Sampling(Protocol):
-    """The distribution that tokens are sampled from: an `EvaluationSpec`, a trainer's settings."""
+    """Sampling settings: an `EvaluationSpec`, a trainer's settings."""
 
     @property
     def temperature(self) -> float:
@@ -40,9 +40,9 @@ class Completion:
     ids: Sequence[int]
     """Token ids, the end token included."""
     truncated: bool
-    """Whether no end token came within the allowed length."""
+    """Whether it reached the length limit without an end token."""
     seconds: float = 0.0
-    """Its share of the time that its batch took, where that was measured."""
+    """Its share of the batch's time, if measured."""
 
 
 def generate(
@@ -56,7 +56,7 @@ def generate(
     on_text: Callable[[str], object] | None = None,
     stop: "Event | None" = None,
 ) -> list[Completion]:
-    """Return a completion of each prompt, until an end token of the tokenizer or the model.
+    """Return a completion of each prompt up to an end token of the tokenizer or the model.
 
     Args:
         model: a causal language model or a peft model, on its device.
@@ -64,7 +64,7 @@ def generate(
         prompts: token ids; padded here on the left.
         sampling: temperature and top_p.
         max_new_tokens: the completion's length in tokens.
-        seeds: of each prompt, for sampling: whatever else is in the batch, it draws the same.
+        seeds: a sampling seed for each prompt, independent of the batch.
         on_text: receives the text of a single prompt in whole words as it comes.
         stop: ends the generation when it is set, also from another thread.
     """
@@ -106,15 +106,15 @@ def complete(
 ) -> list[list[int]]:
     """Return the token ids of each prompt's completion, with its end token if there is any.
 
-    Tokens are sampled from the softmax of `model`, which is whole on this process, at temperature
-    (above 0) and top_p alone. Further settings that the model ships, say a repetition penalty,
+    Tokens are sampled from the softmax of `model`, which is complete on this process, with
+    temperature (above 0) and top_p only. The model's other settings, such as a repetition penalty,
     are ignored: training samples without them, and log-probabilities do not account for them.
 
     Args:
-        model: as `generate` takes it, as are `prompts` and `max_new_tokens`.
-        uniform: random numbers of each prompt, (rows, max_new_tokens); see `SampleByRow`. None
+        model: as in `generate`, like `prompts` and `max_new_tokens`.
+        uniform: random numbers for each prompt, (rows, max_new_tokens); see `SampleByRow`. None
             decodes greedily.
-        ends: tokens after which a completion is over.
+        ends: end tokens of a completion.
         pad: the token for padding.
         extras: further arguments of transformers' `generate`: a streamer, stopping criteria.
 
@@ -162,7 +162,7 @@ def until(ids: list[int], ends: frozenset[int]) -> list[int]:
 def _only(model: Any, config: Any) -> Iterator[None]:
     """Replace the model's generation settings, also inside a peft model.
 
-    `generate` takes from them whatever its arguments leave open.
+    `generate` uses them for all unset arguments.
     """
     models = [model, *([model.get_base_model()] if hasattr(model, "get_base_model") else [])]
     shipped = [each.generation_config for each in models]
@@ -191,15 +191,15 @@ def _watching(
 
 
 def seed_of(*parts: int | str) -> int:
-    """Return a seed in [0, 2**63) that is as good as independent for different parts."""
+    """Return a seed in [0, 2**63), effectively independent for different parts."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def longest_first(texts: Mapping[K, Sequence[int]]) -> list[K]:
-    """Return the keys of texts in tokens, sorted so that like lengths share a batch.
+    """Return the keys of tokenized texts, sorted so that similar lengths share a batch.
 
-    Each is padded to the longest of its batch. The longest come first, so that what is too large
-    for the memory fails at once.
+    Texts are padded to the longest of their batch. The longest come first, so that running out of
+    memory happens at once.
     """
     return sorted(texts, key=lambda key: -len(texts[key]))

@@ -1,7 +1,7 @@
-"""Evaluate a run's model before and after training: its text by rewards, and the trainer's metrics.
+"""Evaluate a run's model before and after training, by rewards on text and the trainer's metrics.
 
-A resumed run reads the evaluation before training back, if it is of the same rows. After training
-it is always measured, since the weights are new.
+A resumed run reuses the evaluation before training if the rows are the same. After training it
+always measures, since the weights are new.
 """
 
 import shutil
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 _START = ".start"
 _PARTS = {"text": "", "by_trainer": "_held_out"}
-"""Part of a `Measured` -> the end of its file's name."""
+"""Part of a `Measured` -> suffix of its file name."""
 
 
 def measure_before(run: "Run", say: Say) -> Measured:
-    """Evaluate the model that training starts from; all processes must call this."""
+    """Evaluate the initial model; all processes must call this."""
     if run.spec.evaluation is None:
         return Measured()
     folder = run.folder / "evaluation"
@@ -48,13 +48,13 @@ def measure_before(run: "Run", say: Say) -> Measured:
     }
     for part in saved.keys() - valid.keys():
         say(f"{paths[part]} was measured on other rows than {run.spec.evaluation.split!r}: ignored")
-    # Every process must have read before the main one writes.
+    # Every process must read before the main process writes.
     PartialState().wait_for_everyone()
     if PartialState().is_main_process:
-        # A process that was killed while it measured leaves a merged model here.
+        # A process killed during a measurement leaves a merged model here.
         shutil.rmtree(run.folder / _START, ignore_errors=True)
     needed = {part for part in _PARTS if _is_measured(run, part)}
-    # Saved benchmark scores are found by the weights, which may have to be merged first.
+    # Saved benchmark scores are identified by the weights, which may need a merge first.
     if needed <= valid.keys() and not run.spec.evaluation.benchmarks:
         return _check_names(run, Measured(valid.get("text"), valid.get("by_trainer")))
     with _start(run, say) as (model, kwargs):
@@ -72,12 +72,12 @@ def measure(
     """Evaluate a saved model on the held-out split, and save every row; all processes call this.
 
     Args:
-        run: its `evaluation` section says what to measure; without one, nothing.
+        run: its `evaluation` section sets the measurements; nothing without it.
         stage: `before` or `after`, the name of the file in `evaluation/`.
-        model: a folder or Hub id with whole weights.
+        model: a folder or Hub id with full weights.
         model_kwargs: for `from_pretrained`.
         say: prints a line.
-        saved: the parts, `text` or `by_trainer`, that need not be measured again.
+        saved: parts (`text`, `by_trainer`) that are already measured.
     """
     spec = run.spec.evaluation
     if spec is None:
@@ -96,7 +96,7 @@ def measure(
         if metrics is not None:
             parts["by_trainer"] = evaluation
         if metrics is not None or stage == "before":
-            # An empty evaluation is saved too, or a resumed run would merge only to find none.
+            # Also save an empty evaluation, or a resumed run would merge only to measure nothing.
             _save(run, f"{stage}{_PARTS['by_trainer']}.json", evaluation)
     if silent := [name for part in parts.values() for name in part.without_values()]:
         say(f"note: no row of {spec.split!r} has a value for {', '.join(silent)}")
@@ -129,7 +129,7 @@ def measure_in_training(run: "Run", model: Any) -> Measured:
 
     Args:
         run: a `validation_run`.
-        model: as `Trainer.held_out` takes it.
+        model: as in `Trainer.held_out`.
     """
     text = _text(run, model, {}) if _is_measured(run, "text") else None
     return _check_names(run, Measured(text, run.trainer_class.held_out(run, model, {})))
@@ -167,7 +167,7 @@ def _text(run: "Run", model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation
 
 
 def _rows_with_room(run: "Run", answer: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the held-out prompts that leave the model room for `answer` tokens, in order."""
+    """Yield in order the held-out prompts that leave room for `answer` tokens in the model."""
     room = positions(run)
     for row in held_out_rows(run):
         asked = {name: row.get(name) for name in FOR_TEMPLATES} | {"prompt": prompt_in(row)}
@@ -198,7 +198,7 @@ def _check_names(run: "Run", measured: Measured) -> Measured:
 
 @contextmanager
 def _start(run: "Run", say: Say) -> Iterator[tuple[str | Path, Mapping[str, Any]]]:
-    """Yield the model that training starts from: the base, merged with a continued adapter."""
+    """Yield the initial model: the base, merged with a continued adapter."""
     if run.adapter is None:
         yield run.model_path, run.model_kwargs()
         return
@@ -215,5 +215,5 @@ def _start(run: "Run", say: Say) -> Iterator[tuple[str | Path, Mapping[str, Any]
 
 
 def without_revision(model_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments for `from_pretrained` of a folder, which has no revisions."""
+    """Return the arguments for `from_pretrained` with a folder, which has no revisions."""
     return {key: value for key, value in model_kwargs.items() if key != "revision"}

@@ -1,4 +1,4 @@
-"""The plot of a suite: points with 95% intervals, a panel for a task, a colour for a model."""
+"""The plot of a suite: points with 95% intervals, a panel per task, a colour per model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def _draw(axes: Any, panel: Panel, colours: Mapping[str, str]) -> None:
 
 
 def _bars(estimates: Sequence[Estimate]) -> list[list[float]]:
-    # Rounding may put a mean of equal values outside its interval by a hair.
+    # Rounding may put a mean of equal values slightly outside its interval.
     return [
         [max(0.0, each["mean"] - each["low"]) for each in estimates],
         [max(0.0, each["high"] - each["mean"]) for each in estimates],

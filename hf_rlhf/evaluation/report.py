@@ -1,4 +1,4 @@
-"""The results of a suite, from their JSON: tables, verdicts, Markdown, and on the cards of runs."""
+"""Report a suite's results from JSON: tables, verdicts, Markdown, and cards of runs."""
 
 import shlex
 import sys
@@ -23,13 +23,13 @@ from hf_rlhf.storage.lock import locked_folder
 
 PICTURE = "results.png"
 Results = Mapping[str, Any]
-"""What `results.json` holds."""
+"""The content of `results.json`."""
 Table = tuple[list[str], list[list[str]]]
 """Headings, and rows of text."""
 _RECORDED = ("made", "command", "baseline", "sampling", "method")
 _BETTER = {"lower": "fell"}
 _WIDTH = 120
-"""Of a table where there is no terminal to fit into."""
+"""Width of a table without a terminal."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class Metric:
 
     name: str
     title: str
-    """For tables and plots, with its unit."""
+    """Title with unit, for tables and plots."""
     better: Literal["higher", "lower"] | None = "higher"
-    """None: neither by itself."""
+    """None: neither direction is better."""
     bounded: bool = True
-    """Whether it is from 0 to 1, and so in the plot."""
+    """Whether it ranges from 0 to 1, and so is plotted."""
 
 
 def _cell(estimate: Mapping[str, Any] | None, *, signed: bool = False) -> str:
-    """Return a mean with its interval, or why it has none; `-` where there is no value."""
+    """Return a mean with its interval, or why there is none; `-` without a value."""
     return interval(estimate, signed=signed) if estimate else "-"
 
 
 def result_table(task: Mapping[str, Any]) -> Table:
     """Return a row for each metric of a task that has a value, a column for each model.
 
-    The last column has the responses of the data, where the task scores them.
+    The last column has the data's own responses, if the task scores them.
     """
     data, entries = task["data_means"], task["results"]
     rows = []
@@ -61,7 +61,7 @@ def result_table(task: Mapping[str, Any]) -> Table:
         means = [entry["means"].get(metric["name"]) for entry in entries.values()]
         in_data = (data or {}).get(metric["name"])
         if any((*means, in_data)):
-            # Beside models it is a scale to read them by, alone a result.
+            # Beside models it is a reference, alone a result.
             last = number(in_data["mean"]) if means and in_data else _cell(in_data)
             cells = [*map(_cell, means), *([] if data is None else [last])]
             rows.append([metric["title"], _counts(means or [in_data]), *cells])
@@ -77,7 +77,7 @@ def result_table(task: Mapping[str, Any]) -> Table:
 
 
 def difference_table(task: Mapping[str, Any], baseline: str) -> Table | None:
-    """Return the paired differences from the baseline; None where nothing is compared."""
+    """Return the paired differences from the baseline; None without a comparison."""
     compared = {name: each for name, each in task["results"].items() if each["difference"]}
     rows = []
     for metric in task["metrics"]:
@@ -90,13 +90,13 @@ def difference_table(task: Mapping[str, Any], baseline: str) -> Table | None:
 
 
 def _counts(estimates: Sequence[Mapping[str, Any] | None]) -> str:
-    """Return the number of values of a metric, for each model where they differ."""
+    """Return the number of values of a metric, per model if they differ."""
     counts = [str(estimate["values"]) for estimate in estimates if estimate]
     return counts[0] if len(set(counts)) == 1 else " / ".join(counts) or "0"
 
 
 def verdicts(results: Results) -> list[str]:
-    """Return, for each model and task, whether it is better, WORSE, or NOT shown to be better.
+    """Return for each model and task whether it is better, WORSE, or NOT shown to be better.
 
     A model is better in a task if every metric of the verdict with a value improved; the line names
     metrics that got worse. Tasks in which it is not better come last.

@@ -1,4 +1,4 @@
-"""Scores of a model on held-out rows: saved, with intervals, and paired with another model's."""
+"""Save and compare scores of models on held-out rows, with intervals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ METHOD = (
 class Evaluation:
     """Scores of a model on held-out rows.
 
-    `rows[i]` has the metrics of completion i by name, None where it has no value. A run's are
-    `total`, every label of the composition, `completion_tokens`, and `truncated` (1.0 if no
-    end-of-sequence token came in time). The completions of a prompt stand together.
+    `rows[i]` has the metrics of completion i by name, None without a value. A run has `total`,
+    every label of the composition, `completion_tokens`, and `truncated` (1.0 without an
+    end-of-sequence token). The completions of a prompt are consecutive.
     """
 
     rows: Sequence[Mapping[str, Score]]
@@ -33,14 +33,14 @@ class Evaluation:
     """Completions for readers, as JSON."""
     completions_per_prompt: int = 1
     digest: str | None = None
-    """The `rows_digest` of the dataset's rows; None in files of versions that did not save one."""
+    """The `rows_digest` of the dataset's rows; None in files of older versions."""
     ids: Sequence[str] = ()
-    """Of each prompt, by which evaluations are paired; without ids, by position."""
+    """Ids of prompts for pairing evaluations; by default their position."""
     clusters: Sequence[str] = ()
-    """Of each prompt: those of one cluster are drawn together. By default each is its own."""
+    """Cluster of each prompt, resampled as a whole; by default each prompt is a cluster."""
 
     def means(self) -> dict[str, Interval]:
-        """Return each metric's mean and interval over the prompts that have it."""
+        """Return each metric's mean and interval over prompts with a value."""
         return seed_means([self])
 
     def metrics(self) -> tuple[str, ...]:
@@ -48,24 +48,24 @@ class Evaluation:
         return tuple(self.rows[0]) if self.rows else ()
 
     def select(self, ids: Sequence[str]) -> "Evaluation":
-        """Return the evaluation of these prompts alone."""
+        """Return the evaluation restricted to these prompts."""
         size, at = self.completions_per_prompt, {key: n for n, key in enumerate(self.ids)}
         rows = [row for key in ids for row in self.rows[at[key] * size : (at[key] + 1) * size]]
         clusters = [self.clusters[at[key]] for key in ids] if self.clusters else ()
         return replace(self, rows=rows, ids=ids, clusters=clusters)
 
     def column(self, name: str) -> list[Score]:
-        """Return a metric of each prompt: the mean of its completions, None without values.
+        """Return a metric per prompt: the mean of its completions, None without values.
 
-        Completions of a prompt are alike; counted separately they would narrow the interval.
+        Completions of a prompt are alike; separate counts would narrow the interval.
         """
         return by_prompt([row[name] for row in self.rows], self.completions_per_prompt)
 
     def minus(self, other: "Evaluation") -> "Evaluation":
         """Return the differences of common metrics, prompt by prompt, without samples.
 
-        Prompts are paired by id, and unpaired ones left out; without ids, by position. Raises
-        RunFolderError if the two are not of the same rows.
+        Prompts are paired by id, ignoring unpaired prompts; without ids, by position. Raises
+        RunFolderError if the rows differ.
         """
         mine = self
         if self.ids and other.ids:
@@ -83,7 +83,7 @@ class Evaluation:
         return Evaluation(rows, ids=mine.ids, clusters=mine.clusters)
 
     def without_values(self) -> list[str]:
-        """Return the metrics without a value on any row, as of a reward that always abstains."""
+        """Return the metrics without any value, such as a reward that always abstains."""
         return [name for name in self.metrics() if all(row[name] is None for row in self.rows)]
 
     def save(self, path: Path) -> None:
@@ -98,7 +98,7 @@ class Evaluation:
 
     @classmethod
     def load(cls, path: Path) -> "Evaluation":
-        """Read a saved evaluation. Raises RunFolderError for another or damaged file."""
+        """Read a saved evaluation. Raises RunFolderError for a foreign or damaged file."""
         try:
             content = parse_json(path.read_text())
             rows, samples = content["rows"], content["samples"]
@@ -111,14 +111,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Measured:
-    """Both evaluations of a model, before training or after it."""
+    """All evaluations of a model, before or after training."""
 
     text: Evaluation | None = None
-    """Of generated completions: the rewards' scores, or only samples without any rewards."""
+    """Evaluation of generated completions: the rewards' scores, or only samples without rewards."""
     by_trainer: Evaluation | None = None
-    """Of the trainer's `held_out`: one row of metrics for each row of the dataset."""
+    """Evaluation by the trainer's `held_out`: a row of metrics per dataset row."""
     benchmarks: Sequence[Evaluation] = ()
-    """Of each benchmark, in their order."""
+    """Evaluations of the benchmarks in order."""
 
     @property
     def parts(self) -> tuple[Evaluation, ...]:
@@ -132,12 +132,12 @@ class Measured:
         return [sample for part in self.parts for sample in part.samples]
 
     def means(self) -> dict[str, Interval] | None:
-        """Return each metric's mean and interval, None when nothing has a metric."""
+        """Return each metric's mean and interval; None without any metric."""
         measured = [part for part in self.parts if part.rows]
         return {k: v for part in measured for k, v in part.means().items()} if measured else None
 
     def since(self, before: "Measured") -> dict[str, Interval] | None:
-        """Return the paired differences to the evaluations `before`; None where there is none."""
+        """Return the paired differences from the evaluations `before`, if any."""
         pairs = [
             *((before.text, self.text), (before.by_trainer, self.by_trainer)),
             *zip(before.benchmarks, self.benchmarks, strict=False),
@@ -151,7 +151,7 @@ class Measured:
 
 
 def seed_means(seeds: Sequence[Evaluation]) -> dict[str, Interval]:
-    """Return each metric's mean over training seeds, of the prompts on which all were measured."""
+    """Return each metric's mean over training seeds, on prompts that all seeds measured."""
     if seeds[0].ids:
         common = set(seeds[0].ids).intersection(*(seed.ids for seed in seeds))
         seeds = [seed.select([key for key in seeds[0].ids if key in common]) for seed in seeds]
@@ -161,12 +161,12 @@ def seed_means(seeds: Sequence[Evaluation]) -> dict[str, Interval]:
 
 
 def _minus(value: Score, other: Score) -> Score:
-    """Return the difference, None where either has no value."""
+    """Return the difference; None if either has no value."""
     return None if value is None or other is None else value - other
 
 
 def by_prompt(values: Sequence[Score], per_prompt: int) -> list[Score]:
-    """Return the mean of each prompt's completions, which stand together; None without values."""
+    """Return the mean of each prompt's consecutive completions; None without values."""
     groups = (values[at : at + per_prompt] for at in range(0, len(values), per_prompt))
     measured_values = [[value for value in group if value is not None] for group in groups]
     return [sum(group) / len(group) if group else None for group in measured_values]

@@ -1,4 +1,4 @@
-"""What the generation loop hands to transformers: a sampler, a streamer, a stop signal."""
+"""Helpers of the generation loop for transformers: a sampler, a streamer, a stop signal."""
 
 from collections.abc import Callable, Sequence
 from threading import Event
@@ -21,13 +21,13 @@ def seeded(seeds: Sequence[int], tokens: int) -> Tensor:
 
 
 class SampleByRow(LogitsProcessor):  # type: ignore[misc]
-    """Samples by inverting the cumulative distribution, at a random number of each row.
+    """Samples by inverting the cumulative distribution at each row's random number.
 
-    The sampled token keeps the only finite score, so `generate` selects it greedily. The sampling
-    of `generate` itself draws all rows from a stream, which makes a row depend on the others.
+    Only the sampled token keeps a finite score, so `generate` selects it greedily. `generate`
+    itself samples all rows from one stream, so that rows depend on each other.
 
     Args:
-        uniform: numbers in [0, 1], (rows, tokens); their dtype is that of the computation.
+        uniform: numbers in [0, 1], (rows, tokens); their dtype sets the computation's.
         temperature: above 0.
         top_p: the share of the probability mass to sample from (Holtzman et al. 2020).
     """
@@ -41,7 +41,7 @@ class SampleByRow(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """Return scores of shape (rows, vocabulary), finite for a single token of each row.
 
-        Raises ModelError where the model's scores are not numbers.
+        Raises ModelError if the model's scores are NaN.
         """
         scaled = scores.float() / self.temperature
         if self.warper is not None:
@@ -62,14 +62,14 @@ class SampleByRow(LogitsProcessor):  # type: ignore[misc]
 
 
 class TextTo(TextStreamer):  # type: ignore[misc]
-    """Passes the text of a completion on, in whole words."""
+    """Passes on the text of a completion in whole words."""
 
     def __init__(self, tokenizer: Any, on_text: Callable[[str], object]) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self.on_text = on_text
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Pass on what is certain of the text."""
+        """Pass on the final part of the text."""
         if text:
             self.on_text(text)
 

@@ -1,4 +1,4 @@
-"""Find and load a saved model by any of its names: a run, weights, an adapter, a Hub id."""
+"""Find and load a saved model: a run, weights, an adapter or a Hub id."""
 
 import hashlib
 import warnings
@@ -28,20 +28,20 @@ _WEIGHTS = (".safetensors", ".bin")
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A saved model: full weights in `model`, to which `adapter` is applied if there is one."""
+    """A saved model: full weights in `model`, with `adapter` if not None."""
 
     source: str
-    """The name it was requested by, for messages and the record."""
+    """The requested name, for messages and the record."""
     model: str
     adapter: str | None = None
     revision: str | None = None
     run_folder: Path | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Of a run folder: run_id, plugin, seconds, peak_memory."""
+    """Facts of a run folder: run_id, plugin, seconds, peak_memory."""
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """Return what identifies the weights: a hash of their files, or the Hub's commit."""
+        """Return the identity of the weights: a hash of their files, or the Hub's commit."""
         identity = {"model": _identity(self.model, self.revision)}
         if self.adapter:
             identity["adapter"] = _identity(self.adapter, None)
@@ -59,7 +59,7 @@ class SavedModel:
         }
 
     def tokenizer(self, *, trust_remote_code: bool = False) -> Any:
-        """Return the tokenizer: the adapter's if it has one. Raises ModelError."""
+        """Return the tokenizer, preferably the adapter's. Raises ModelError."""
         from transformers import AutoTokenizer
 
         folder, revision = self.model, self.revision
@@ -75,9 +75,9 @@ class SavedModel:
         return tokenizer
 
     def positions(self, *, trust_remote_code: bool = False) -> int | None:
-        """Return how many tokens the model has positions for, None if it sets no limit.
+        """Return the number of the model's positions; None without a limit.
 
-        Raises ModelError when its configuration does not load.
+        Raises ModelError if its configuration does not load.
         """
         from transformers import AutoConfig
 
@@ -92,8 +92,8 @@ class SavedModel:
         """Return a context with the model, ready to generate; its memory is free at the end.
 
         An adapter is merged in memory. `kwargs` are for `from_pretrained` (dtype,
-        attn_implementation, trust_remote_code); None is left out. Raises ModelError for weights
-        that do not load whole.
+        attn_implementation, trust_remote_code), without None. Raises ModelError for weights that do
+        not load completely.
         """
         return loaded_model(lambda: _load(self, kwargs), device)
 
@@ -102,7 +102,7 @@ class SavedModel:
 def loaded_model(load: Callable[[], Any], device: Any) -> Iterator[Any]:
     """Yield a model in evaluation mode on a device, and free its memory at the end.
 
-    The caller deletes its own name for the model within the context, or nothing is freed.
+    The caller must delete its own reference within the context, or nothing is freed.
     """
     from accelerate.utils.memory import clear_device_cache
 
@@ -119,9 +119,9 @@ def loaded_model(load: Callable[[], Any], device: Any) -> Iterator[Any]:
 
 @contextmanager
 def measured_in_place(model: Any) -> Iterator[Any]:
-    """Yield a model that is being trained, in evaluation mode.
+    """Yield a model in training in evaluation mode.
 
-    Of a LoRA it is the base with the adapter's layers in it, which generates as any other model.
+    For a LoRA it is the base with the adapter's layers, which generates like any model.
     """
     training = model.training
     model.eval()
@@ -136,7 +136,7 @@ def find_saved(source: Any) -> SavedModel:
 
     `source` is a run folder, a folder of weights, a checkpoint, an adapter, a Hub id (ID@REVISION),
     package://PACKAGE/FOLDER, or a mapping with `base`, `adapter` and `revision`. Raises ModelError
-    where there is none, it does not generate text, or the run is not finished.
+    if there is none, it does not generate text, or the run is not finished.
     """
     if isinstance(source, Mapping):
         return _from_mapping(source)
@@ -226,7 +226,7 @@ def _adapter(source: str) -> Path:
 
 
 def _adapted(source: str, adapter: Path, base: str | None, revision: str | None) -> SavedModel:
-    """Combine an adapter with `base`, or with the base that its configuration names."""
+    """Combine an adapter with `base`, or with the base in its configuration."""
     config = _json(adapter / "adapter_config.json")
     for key in ("base_model_name_or_path", "task_type", "revision"):
         if not isinstance(config.get(key), str | None):
@@ -241,7 +241,7 @@ def _adapted(source: str, adapter: Path, base: str | None, revision: str | None)
         )
     if (kind := config.get("task_type")) in CLASSIFIERS:
         raise ModelError(f"{adapter} is a reward adapter ({kind}): it generates no text.")
-    if base is None:  # the adapter's revision is that of the base it names
+    if base is None:  # the adapter's revision refers to the base in its configuration
         revision = revision or config.get("revision")
     model = find_model(name)
     check_base(adapter, model, name=name, revision=revision)
@@ -320,7 +320,7 @@ def _load(saved: SavedModel, kwargs: Mapping[str, Any]) -> Any:
             from peft import PeftModel
 
             with warnings.catch_warnings():
-                # What the adapter lacks would stay at its random start.
+                # Tensors missing in the adapter would stay random.
                 warnings.filterwarnings("error", message="Found missing adapter keys")
                 model = PeftModel.from_pretrained(model, saved.adapter).merge_and_unload()
     if missing := sorted(info["missing_keys"]):

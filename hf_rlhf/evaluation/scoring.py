@@ -1,7 +1,7 @@
 """Score a saved model on held-out rows.
 
-The model is loaded from disk by plain transformers, apart from any trainer, so what is measured
-is what will be published, whatever the training was distributed over.
+The model is loaded from disk by plain transformers, without a trainer, so the measured model is the
+published model, regardless of how training was distributed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,21 +66,21 @@ def evaluate(
         model: a folder or Hub id with full (merged) weights, or a model in training.
         tokenizer: of that model, with a chat template if prompts are conversational.
         rows: a `datasets.Dataset` with `prompt` and the columns that the rewards need.
-        reward: the run's composition; None to generate samples for the card alone.
-        spec: how many rows and how to sample; temperature 0 decodes greedily.
-        max_new_tokens: the completion's length in tokens, unless `spec` has one.
-        device: where to generate; each process takes its share of the rows.
+        reward: the run's composition; None to generate only samples for the card.
+        spec: number of rows and sampling; temperature 0 decodes greedily.
+        max_new_tokens: the completion's length in tokens, unless set in `spec`.
+        device: the device for generation; each process takes its share of the rows.
         model_kwargs: for `from_pretrained`: revision, dtype, attention.
         chat_template_kwargs: for the chat template, as in training.
-        toolset: what the model may call, as in training.
+        toolset: tools for the model, as in training.
 
     Returns:
-        On every process, the scores of all rows, in the order of `rows`. Each process generates
-        and scores its own share, so that a judge sees each completion once.
+        The scores of all rows, in the order of `rows`, on every process. Each process generates and
+        scores its own share, so that a judge gets each completion once.
 
     Raises:
         DataError: there are no rows.
-        RewardError: as `ComposedReward.score` does.
+        RewardError: like `ComposedReward.score`.
     """
     count = len(rows) if spec.rows is None else min(spec.rows, len(rows))
     if count == 0:
@@ -97,7 +97,7 @@ def evaluate(
     def each_batch(work: Callable[[Any, Sequence[int]], list[Any]]) -> list[Any]:
         def compute(indexes: Sequence[int]) -> list[Any]:
             values: dict[int, Any] = {}
-            # The optimizer comes next; the memory of the evaluation must be free by then.
+            # The optimizer is built next, so the evaluation's memory must be free.
             with _model(model, load, device) as policy:
                 for batch in _batches(longest_first(writer.prompts(indexes)), spec.batch_size):
                     values.update(zip(batch, work(policy, batch), strict=True))
@@ -117,7 +117,7 @@ def evaluate(
 
 @dataclass
 class _Writer:
-    """Lets a model complete the prompts of rows, with calls of tools where there are any."""
+    """Completes the prompts of rows with a model, including tool calls."""
 
     tokenizer: Any
     rows: Any
@@ -185,8 +185,8 @@ def score_rows(
 ) -> Evaluation:
     """Score `spec.completions_per_prompt` completions of each row, each process its share.
 
-    Without a reward only their lengths are measured. The first `spec.samples` are kept as samples.
-    All processes must call this; what a reward raises on a single process is raised on all.
+    Without a reward only lengths are measured. The first `spec.samples` become samples. All
+    processes must call this; an error of a reward on one process is raised on all.
     """
 
     def score(indexes: Sequence[int]) -> list[_Scored]:
@@ -204,9 +204,9 @@ def _evaluation(scored: "Sequence[_Scored]", spec: EvaluationSpec) -> Evaluation
 
 
 def share_out(count: int, compute: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
-    """Return what `compute` makes of each index below `count`, each process computing its share.
+    """Return `compute` for each index below `count`; each process computes its share.
 
-    All processes must call this, and all get everything. A HfRlhfError of any is raised on all.
+    All processes must call this, and all get all results. A HfRlhfError of any is raised on all.
     """
     from accelerate import PartialState
 
@@ -220,7 +220,7 @@ def share_out(count: int, compute: Callable[[Sequence[int]], Sequence[Any]]) -> 
 
 
 def held_out_rows(run: "Run | Scoring") -> Any:
-    """Return the rows that a run is measured on: the first `rows` of its held-out split."""
+    """Return a run's evaluation rows: the first `rows` of its held-out split."""
     spec = run.spec.evaluation or EvaluationSpec()
     rows = run.dataset[spec.split]
     return rows.select(range(len(rows) if spec.rows is None else min(spec.rows, len(rows))))
@@ -231,9 +231,9 @@ def saved_model(
 ) -> AbstractContextManager[Any]:
     """Return a context with a saved model of the run's task, for measuring.
 
-    It is on the run's device and in evaluation mode. A classification model has a head drawn from
-    the run's seed where `model` has none. Delete your name for it within the
-    context, and its memory is free afterwards. A model in training is lent as it is.
+    It is on the run's device and in evaluation mode. A classification model without a head gets a
+    random head from the run's seed. Delete your reference within the context to free its memory
+    afterwards. A model in training is yielded unchanged.
     """
     kwargs = dict(model_kwargs)
 
@@ -252,7 +252,7 @@ def saved_model(
 
 
 def _model(model: Any, load: Callable[[], Any], device: Any) -> AbstractContextManager[Any]:
-    """Return a context with what `load` reads from a folder, or with a model in memory itself."""
+    """Return a context with the model that `load` reads, or the model in memory itself."""
     in_memory = not isinstance(model, (str, Path))
     return measured_in_place(model) if in_memory else loaded_model(load, device)
 
@@ -263,18 +263,18 @@ def measure_rows(
     *,
     batch_size: int = 32,
 ) -> Evaluation:
-    """Measure every row of a dataset, each process its share; return all of them on each.
+    """Measure every row of a dataset, each process its share; return all rows on each process.
 
     Args:
         rows: a `datasets.Dataset`.
-        measure: takes at most `batch_size` rows, and returns for each its metrics by name, the
-            same names for all rows; None for what a row does not have.
+        measure: takes at most `batch_size` rows, and returns the metrics of each by name, with the
+            same names for all rows; None for a missing value.
         batch_size: of each process.
 
     Raises:
-        BrokenPlugin: `measure` gave other than one row of the same metrics for each row.
-        ModelError: a number is NaN or infinite, as of a model that has diverged.
-        HfRlhfError: as `measure` does; also on the processes that wait for the failed process.
+        BrokenPlugin: `measure` did not return the same metrics for each row.
+        ModelError: a number is NaN or infinite, for example after divergence.
+        HfRlhfError: like `measure`; also on processes that wait for a failed process.
     """
 
     def measured(indexes: Sequence[int]) -> list[Mapping[str, Score]]:
@@ -313,7 +313,7 @@ def _score(
 ) -> list[_Scored]:
     """Return the metrics of completions, and a sample of each for the card.
 
-    `rollouts` are the completions with calls of tools, if there are tools.
+    `rollouts` are completions with tool calls, if there are tools.
     """
     numbers = [index // spec.completions_per_prompt for index in indexes]
     scores = None

@@ -1,9 +1,9 @@
 """Means, ratios and other statistics of rows, each with a 95% interval.
 
-One method for every evaluation: a percentile bootstrap over clusters (Davison and Hinkley 1997,
-3.8). A cluster holds the rows that belong together, like the samples of a question; clusters
-are drawn whole. Of several training seeds, seeds are drawn too, crossed with the clusters. The
-draws depend on the number of seeds and clusters alone, so the same rows give the same interval.
+Every evaluation uses a percentile bootstrap over clusters (Davison and Hinkley 1997, 3.8). A
+cluster has related rows, like the samples of a question, which are resampled as a whole. Several
+training seeds are also resampled, crossed with the clusters. The draws depend only on the numbers
+of seeds and clusters, so the same rows give the same interval.
 """
 
 import math
@@ -32,24 +32,24 @@ P = TypeVar("P", float, float | None)
 Array = NDArray[np.float64]
 Draw = NDArray[np.unsignedinteger[Any]]
 Table = Sequence[Sequence[Score]]
-"""Shape (seeds, rows): a value for each, None where there is none."""
+"""Shape (seeds, rows): a value for each, or None."""
 
 
 @dataclass(frozen=True)
 class Interval:
     """A mean, or a ratio of sums, and its 95% percentile-bootstrap interval.
 
-    Where all values are equal, or only one cluster has any, the interval has no width and says
-    nothing: tables print the reason instead.
+    If all values are equal, or only one cluster has values, the interval has zero width and is
+    meaningless: tables print the reason instead.
     """
 
     mean: float
     low: float
     high: float
     n: int
-    """Clusters that have a value; rows, where each is its own cluster."""
+    """Number of clusters with a value; without clusters, of rows."""
     values: int
-    """Values that the mean is of."""
+    """Number of averaged values."""
 
     def as_json(self) -> dict[str, float | int]:
         """Return mean, low, high and n by name."""
@@ -66,10 +66,9 @@ class Interval:
     def of_ratio(cls, above: Table, below: Table, *, draw_seeds: bool = True) -> "Interval | None":
         """Return sum(above) / sum(below) over the cells of two tables, with its interval.
 
-        A cell of which either is None is left out. A row stands in a resample with the values of
-        all the seeds that were drawn, since they answered the same prompt; without `draw_seeds`,
-        with those of all seeds. Returns None where nothing is left, or sum(below) is 0. Raises
-        ValueError for tables of different shapes.
+        Cells with None in either table are ignored. A resampled row has the values of all drawn
+        seeds, which answered the same prompt; without `draw_seeds`, of all seeds. Returns None if
+        nothing is left, or sum(below) is 0. Raises ValueError for tables of different shapes.
         """
         (tops, no_top), (bottoms, no_bottom) = _floats(above), _floats(below)
         if tops.ndim != 2 or tops.shape != bottoms.shape:
@@ -86,10 +85,10 @@ class Interval:
 
     @classmethod
     def of_statistic(cls, statistic: Callable[[Array], Array], rows: int) -> "Interval | None":
-        """Return any statistic of `rows` rows with its interval; None where it is not defined.
+        """Return any statistic of `rows` rows with its interval; None if undefined.
 
-        `statistic` takes how often each row counts, shape (resamples, rows), and returns the
-        statistic of each resample, shape (resamples,); NaN where it is not defined.
+        `statistic` takes row counts, shape (resamples, rows), and returns the statistic of each
+        resample, shape (resamples,); NaN if undefined.
         """
         value = float(statistic(np.ones((1, rows)))[0])
         if math.isnan(value):
@@ -108,15 +107,15 @@ def mean_intervals(
     For a paired comparison pass the differences, row by row.
 
     Args:
-        columns: name -> a value for each seed and row. None is left out; a value that is not a
-            number makes the mean and the bounds of its column NaN.
+        columns: name -> a value for each seed and row. None is ignored; a NaN makes the mean and
+            the bounds of its column NaN.
         clusters: the cluster of each row; by default every row is its own.
     """
     tables = {name: _floats(table) for name, table in columns.items()}
     seeds, rows = next((values.shape for values, _ in tables.values()), (0, 0))
     if rows == 0:
         return dict.fromkeys(columns)
-    # In the order of their keys, so that the interval does not depend on the order of rows.
+    # Sorted by key, so that the interval does not depend on the order of rows.
     keys, index = np.unique(np.arange(rows) if clusters is None else clusters, return_inverse=True)
     sums, counts = np.zeros((2, len(tables), seeds, len(keys)))
     for column, (values, missing) in enumerate(tables.values()):
@@ -136,8 +135,8 @@ def _ratios(
 ) -> list[Interval | None]:
     """Return sum(tops) / sum(bottoms) of each column; all shapes are (columns, seeds, clusters).
 
-    In a column that is `constant` all values are equal; `counts` are the values in each cell,
-    `bottoms` by default.
+    `constant` marks columns with all values equal; `counts` are the numbers of values in each cell,
+    by default `bottoms`.
     """
     counts = bottoms if counts is None else counts
     columns, seeds, clusters = tops.shape
@@ -177,8 +176,8 @@ def _percentiles(
 ) -> Array:
     """Return the 2.5% and 97.5% percentiles over resamples, shape (2, columns).
 
-    `statistics` takes how often each seed and each cluster was drawn, shapes (resamples, seeds)
-    and (resamples, clusters), and returns shape (resamples, columns).
+    `statistics` takes the counts of each seed and each cluster, shapes (resamples, seeds) and
+    (resamples, clusters), and returns shape (resamples, columns).
     """
     draws = _draws(seeds, clusters, draw_seeds)
     values: Array = np.concatenate(
@@ -213,7 +212,7 @@ def _drawn(
 
 @lru_cache(maxsize=4)
 def _kept_draws(*sizes: int) -> list[tuple[Draw, Draw]]:
-    """Return the draws of a size: the same for every interval, and most of its cost."""
+    """Return the cached draws of a size, which every interval shares."""
     return list(_drawn(*sizes))  # type: ignore[arg-type]
 
 
@@ -224,7 +223,7 @@ def _weights(rng: np.random.Generator, count: int, size: int) -> Draw:
 
 
 def _floats(table: Table) -> tuple[Array, NDArray[np.bool_]]:
-    """Return a table's values, 0 where there is none, and where that is."""
+    """Return a table's values with 0 for None, and the mask of None."""
     values = np.array([[0.0 if value is None else value for value in row] for row in table], float)
     return values, np.array([[value is None for value in row] for row in table], bool)
 
@@ -234,7 +233,7 @@ def _is_constant(values: Array) -> bool:
 
 
 def holm(p_values: Sequence[P]) -> list[P]:
-    """Return p values adjusted for their number (Holm 1979); None stays None."""
+    """Return p values with Holm's correction (1979); None stays None."""
     adjusted, highest = list(p_values), 0.0
     tested = [at for at, p in enumerate(p_values) if p is not None]
     for rank, at in enumerate(sorted(tested, key=lambda at: p_values[at] or 0.0)):

@@ -1,4 +1,4 @@
-"""Models x tasks: completions that are generated once, rows of metrics, tables and verdicts.
+"""Evaluate models x tasks: completions generated once, metrics per row, tables and verdicts.
 
 A plugin adds a `Task`. `Suite.run` does the remaining work in its folder and writes
 
@@ -49,16 +49,16 @@ class Suite:
     baseline: str = ""
     use_cpu: bool = False
     unit: str = "prompts"
-    """What a cluster is, for readers."""
+    """Description of a cluster for readers."""
     chosen_by: str = "output folder"
-    """The option that names the folder, for messages."""
+    """The option of the folder, for messages."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "baseline", self.baseline or next(iter(self.names), ""))
 
     @property
     def names(self) -> dict[str, list[Candidate]]:
-        """The models of each name."""
+        """Models by name."""
         names: dict[str, list[Candidate]] = {}
         for model in self.models:
             names.setdefault(model.name, []).append(model)
@@ -67,10 +67,10 @@ class Suite:
     def run(self, command: Sequence[str], *, record: bool = False) -> dict[str, Any]:
         """Do the remaining work; return the content of `results.json`, {} on other processes.
 
-        Of several launched processes each takes a share of the batches. With `record` results go
-        into the records and onto the cards of the runs among the models.
+        Each launched process computes a share of the batches. With `record`, results are written
+        into the records and cards of runs among the models.
 
-        Raises RunFolderError when the folder is in use, ModelError for a model that cannot be used.
+        Raises RunFolderError if the folder is in use, ModelError for an unusable model.
         """
         from accelerate import PartialState
         from transformers.utils import logging
@@ -144,7 +144,7 @@ class Suite:
     def sampling(self) -> dict[str, Any]:
         """Return the settings that completions depend on."""
         keys = ["completions_per_prompt"]
-        if self.spec.temperature:  # greedy ones depend on no other, but for rounding
+        if self.spec.temperature:  # greedy completions are independent, apart from rounding
             keys += ["top_p", "seed"]
         sampling = {key: getattr(self.spec, key) for key in keys}
         temperature = self.spec.temperature
@@ -160,7 +160,8 @@ class Suite:
         return text + "; a prompt's completions averaged first" * several
 
     def _generate(self, state: Any) -> None:
-        """Load each model for its completions and their values, then for those of other models."""
+        """Load each model for its completions and values, then for values of other models'
+        completions."""
         answers = list(self._all_answers())
         passes = [(each.model, work) for each in answers for work in each.task.passes(each)]
         for model in self.models:
@@ -262,7 +263,7 @@ class Suite:
 
 
 def _fill(model: Candidate, state: Any, answers: Sequence[Answers], passes: Sequence[Pass]) -> None:
-    """Load a model, if anything of it is missing, and compute that."""
+    """Load a model if any of its values are missing, and compute them."""
     from tqdm import tqdm
 
     answers = [each for each in answers if each.completions.missing()]

@@ -24,13 +24,13 @@ _NAMED = re.compile(r"([^={]+)=(.+)", re.DOTALL)
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A model to be measured."""
+    """A model under evaluation."""
 
     name: str
-    """In tables. Models of one name are its training seeds."""
+    """Name in tables. Models with the same name are training seeds."""
     saved: SavedModel
     number: int = 0
-    """Which of the models of that name."""
+    """Index among the models of that name."""
     loading: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for `from_pretrained`."""
 
@@ -46,7 +46,7 @@ class Candidate:
 
     @cached_property
     def positions(self) -> int | None:
-        """How many tokens the model has positions for; None without a limit."""
+        """The number of the model's positions; None without a limit."""
         return self.saved.positions(**self._trust)
 
     @property
@@ -59,7 +59,7 @@ class Candidate:
         template: Mapping[str, Any] | None = None,
         rows: Sequence[Mapping[str, Any]] = (),
     ) -> list[list[int]]:
-        """Return prompts, texts or conversations of `rows`, in tokens. Raises ModelError."""
+        """Return tokenized prompts (texts or conversations) of `rows`. Raises ModelError."""
         if prompts and not isinstance(prompts[0], str) and not self.tokenizer.chat_template:
             raise ModelError(
                 f"{self.saved.source}: its tokenizer has no chat template, and the prompts are "
@@ -68,7 +68,7 @@ class Candidate:
         return prompt_ids(self.tokenizer, prompts, template or {}, rows)
 
     def partner(self, name: str | None, models: "Sequence[Candidate]") -> "Candidate | None":
-        """Return the model of `name` to pair with: the only one, or the same seed's."""
+        """Return the model of `name` to pair with: the only model, or the same seed's."""
         others = [each for each in models if each.name == name]
         if not others or self.name == name:
             return None
@@ -87,10 +87,10 @@ class Candidate:
         paired: Collection[str | None] = (),
         where: str = "--model ",
     ) -> "tuple[list[Candidate], list[Problem]]":
-        """Return the model of each source (see `find_saved`), and what is wrong with others.
+        """Return the model of each source (see `find_saved`), and the problems of the others.
 
-        Tokenizers and configurations are loaded, no weights. The models of every name are to be
-        compared with the models named in `paired`. `where` is the setting, for problems.
+        Tokenizers and configurations are loaded, but no weights. All models are compared with the
+        models in `paired`. `where` is the setting, for problems.
         """
         candidates, problems = [], []
         for other in sorted({str(name) for name in paired} & models.keys()):
@@ -116,7 +116,7 @@ class Candidate:
 
     @staticmethod
     def parse(options: Sequence[str]) -> dict[str, list[Any]]:
-        """Return name -> sources of `--model [NAME=]WHERE`, in order; a name repeated has seeds.
+        """Return name -> sources of `--model [NAME=]WHERE` in order; a repeated name has seeds.
 
         WHERE may be YAML, `{base: BASE, adapter: ADAPTER}`. Without a name it is the last part of
         the path that distinguishes it. Raises ConfigError with all problems.
@@ -144,19 +144,19 @@ class Candidate:
 
 
 class Task:
-    """What models are measured in: prompts, and the metrics of a completion."""
+    """An evaluation task: prompts, and the metrics of a completion."""
 
     name: str
     title: str
     metrics: Sequence[Metric] = ()
-    """What tables and plots show, in this order."""
+    """Metrics in tables and plots, in this order."""
     verdict: Sequence[str] = ()
-    """A model is better than the baseline where each of these that has a value improved."""
+    """A model is better than the baseline if each of these metrics with a value improved."""
     answers: "dict[str, Answers]"
-    """Of each model, by label; set before `score`."""
+    """Answers of each model by label; set before `score`."""
 
     def prompts(self, model: Candidate) -> Mapping[str, Sequence[int]]:
-        """Return the prompts by id, in tokens of the model, in the order of their batches."""
+        """Return the tokenized prompts by id, in the order of their batches."""
         raise NotImplementedError
 
     def identity(self, model: Candidate) -> Mapping[str, Any]:
@@ -172,16 +172,16 @@ class Task:
         raise NotImplementedError
 
     def score_data(self, model: Candidate | None) -> Evaluation | None:
-        """Return the metrics of the responses in the data, for a column of their own.
+        """Return the metrics of the data's own responses, for a separate column.
 
-        `model` is the first one, if there is any: for its tokenizer.
+        `model` is the first model, if any, for its tokenizer.
         """
         return None
 
     def compare(self, scored: Mapping[str, Evaluation]) -> Mapping[str, Evaluation]:
         """Return the evaluations by label, with metrics that depend on other models too.
 
-        Called on the main process alone.
+        Called only on the main process.
         """
         return scored
 
@@ -191,18 +191,18 @@ class Task:
         scored: Mapping[str, Evaluation],
         means: Mapping[str, Interval],
     ) -> Mapping[str, Any]:
-        """Return further results of one name, as JSON; `lines` holds title -> text for the table.
+        """Return further results of a name as JSON; `lines` has title -> text for the table.
 
-        `scored` is what `compare` returned, `means` are those over the seeds.
+        `scored` is the result of `compare`, `means` are averages over the seeds.
         """
         return {}
 
     def panel(self, task: Mapping[str, Any]) -> Panel:
-        """Return what the plot shows of the results of this task: by default, all means."""
+        """Return this task's panel of the plot: by default, all means."""
         return means_panel(task)
 
     def data(self) -> Mapping[str, Any]:
-        """Return what the prompts are, as JSON; `about` is a sentence for readers."""
+        """Return a description of the prompts as JSON; `about` is a sentence for readers."""
         return {"about": ""}
 
     def notes(self, scored: Mapping[str, Evaluation]) -> Iterable[str]:
@@ -223,7 +223,7 @@ class Answers:
     completions: Completions
     identity: Mapping[str, Any]
     left_out: Sequence[str]
-    """Ids of prompts that leave no room for an answer in the model's positions: never cut."""
+    """Ids of prompts (never cut) that leave no room for an answer in the model's positions."""
 
     @property
     def folder(self) -> Path:
@@ -238,7 +238,7 @@ class Pass:
     model: Candidate
     values: SavedValues
     compute: Callable[[Any, Sequence[str]], Sequence[Any]]
-    """From the loaded model and ids to their values."""
+    """(loaded model, ids) -> values."""
 
 
 def _name_of(source: str) -> str:

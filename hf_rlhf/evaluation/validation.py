@@ -1,4 +1,4 @@
-"""The rows on which a run is evaluated during training, separate from its results' rows."""
+"""The rows for evaluations during training, separate from the rows of the results."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ def is_validated(run: "Run") -> bool:
 
 
 def validation_range(run: "Run") -> tuple[str, range]:
-    """Return the split of the validation rows, and which of its rows they are."""
+    """Return the split and the range of the validation rows."""
     spec = run.spec.validation or ValidationSpec()
     held_out = run.spec.evaluation or EvaluationSpec()
     name = spec.split or held_out.split
@@ -33,9 +33,9 @@ def validation_range(run: "Run") -> tuple[str, range]:
 
 
 def is_separate(run: "Run") -> bool:
-    """Return whether the results are measured on no validation row.
+    """Return whether no validation row is among the rows of the results.
 
-    Two splits may have rows in common, as `test` and `test_LABEL` of a mixture do.
+    Two splits may share rows, such as `test` and `test_LABEL` of a mixture.
     """
     held_out = run.spec.evaluation or EvaluationSpec()
     split, rows = validation_range(run)
@@ -48,8 +48,8 @@ def is_separate(run: "Run") -> bool:
 def validation_rows(run: "Run", *columns: str) -> Any:
     """Return the validation rows, for the `eval_dataset` of a trainer.
 
-    Of `columns` they have those that exist; by default all. None where the run is not evaluated
-    during training.
+    They have the existing `columns`, by default all. None if the run is not evaluated during
+    training.
     """
     if not is_validated(run):
         return None
@@ -60,7 +60,7 @@ def validation_rows(run: "Run", *columns: str) -> Any:
 
 
 def validation_run(run: "Run") -> "Run":
-    """Return the run with its validation rows, all of them, as the held-out ones."""
+    """Return the run with all of its validation rows as held-out rows."""
     from datasets import DatasetDict
 
     held_out = run.spec.evaluation or EvaluationSpec()

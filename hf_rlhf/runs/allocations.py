@@ -1,8 +1,8 @@
 """The bytes that a training step allocates, counted without weights on torch's fake tensors.
 
-A fake tensor has a shape and a dtype and no data, so that a step of a model of any size runs in a
-second. The count has what torch allocates for tensors, but not a kernel's own workspace, nor the
-allocator's fragmentation. CPU kernels stand in for GPU kernels.
+A fake tensor has a shape and a dtype but no data, so a step of a model of any size runs in a
+second. The count covers torch's tensors, but not workspaces of kernels or fragmentation of the
+allocator. CPU kernels replace GPU kernels.
 """
 
 import logging
@@ -73,7 +73,7 @@ class Pass:
 
     rows: int
     tokens: int
-    """Of each row."""
+    """Tokens of each row."""
     predicted: int
     """Tokens of each row whose log-probability is computed."""
     head: str = "fused"
@@ -85,7 +85,7 @@ class Pass:
     """Whether gradients of an earlier pass are held."""
     dropout: bool = True
     packed: PackedRows | None = None
-    """Packs the rows into one; None where they stay apart."""
+    """Packs the rows into one; None for separate rows."""
 
 
 def count_training(model: Any, given: Pass, optimizer: Callable[[Any], Any]) -> dict[str, int]:

@@ -60,15 +60,15 @@ class DiskNeed:
     """The space that a run takes, in bytes, as far as shapes and dtypes tell."""
 
     checkpoint: int
-    """One checkpoint."""
+    """Bytes of a checkpoint."""
     end: int
-    """The adapter, and the merged weights."""
+    """Bytes of the adapter and the merged weights."""
     saves: int
     """How many checkpoints are saved in all."""
     at_once: int
-    """How many of them exist at once: those kept, and one that is being saved."""
+    """How many exist at once: kept checkpoints, and the checkpoint being saved."""
     beside: int = 0
-    """At most, of the trainer's other files, by its `extra_disk_bytes`."""
+    """Upper bound on the trainer's other files, by its `extra_disk_bytes`."""
 
     @property
     def total(self) -> int:
@@ -77,9 +77,9 @@ class DiskNeed:
 
 
 def disk_need(run: Run, steps: int) -> DiskNeed:
-    """Return what a run of `steps` optimizer steps takes on disk.
+    """Return the disk space for a run of `steps` optimizer steps.
 
-    Raises ValueError when the model is of a kind that is not known here.
+    Raises ValueError for an unknown kind of model.
     """
     model = trained_skeleton(run)
     width = _stored_width(run) if run.model.use_peft else None
@@ -118,8 +118,8 @@ def _saves(training: Any, steps: int) -> int:
 def disk_problems(run: Run, where: Callable[[str], str]) -> list[Problem]:
     """Return a problem if the run does not fit on the disk of its folder.
 
-    Only what is certain counts: that not even two checkpoints fit, or one and the end. Files that
-    the folder holds already count as free. `where` says where in the run file a key stands.
+    Only certain failures count: two checkpoints do not fit, or a checkpoint and the final weights.
+    Existing files of the folder count as free. `where` returns a key's origin.
     """
     try:
         need = disk_need(run, planned_steps(run))

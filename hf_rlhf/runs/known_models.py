@@ -25,8 +25,8 @@ USUAL = {
     "reference": None,
     "precompute_ref_log_probs": False,
 }
-"""Settings of a model without a run file on which memory depends: those of TRL's SFT, and with
-`reference: model` those of its DPO."""
+"""Settings of a model without a run file on which memory depends, as in TRL's SFT, or DPO with
+`reference: model`."""
 _SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
@@ -49,10 +49,10 @@ class _Supervised(Trainer):
 def run_of_model(name: str, options: Mapping[str, str]) -> Run:
     """Return a run that trains a model on rows of `max_length` tokens, to plan its memory.
 
-    `name` is in `known_models`, a folder or a Hub id; `options` are settings of the run file.
+    `name` is in `known_models`, a folder or a Hub id; `options` are run file settings.
 
-    Raises HfRlhfError for a model or setting that is not known, an encoder-decoder, and a
-    configuration without sizes.
+    Raises HfRlhfError for an unknown model or setting, an encoder-decoder, and a configuration
+    without sizes.
     """
     from trl import ModelConfig, SFTConfig
 

@@ -1,7 +1,7 @@
 """Measured peaks of memory of runs, and the correction of later counts by them.
 
-A count leaves out the workspace of kernels, fragmentation and, on a CPU, the process itself. Their
-size depends on the machine, so a count is corrected by earlier runs on the same machine.
+A count excludes workspaces of kernels, fragmentation and, on a CPU, the process itself. Their size
+depends on the machine, so a count is corrected by earlier runs on the same machine.
 """
 
 import statistics
@@ -16,13 +16,13 @@ from hf_rlhf.runs.devices import Device
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 
 LEAST = 2**28
-"""Runs with a smaller count are left out: most of their memory is the libraries' own."""
+"""Runs with a smaller count are ignored: most of their memory is the libraries' own."""
 _NEWEST = 50
 
 
 @dataclass(frozen=True)
 class Correction:
-    """The ratios of measured peaks to counts, of runs on one machine."""
+    """Ratios of measured peaks to counts for runs on a machine."""
 
     ratios: tuple[float, ...]
     """Measured / counted."""
@@ -46,10 +46,9 @@ class Correction:
 
 
 def correction(folder: Path, device: Device | None = None) -> Correction | None:
-    """Return the correction by the finished runs in `folder`; None if no run there can be used.
+    """Return the correction by finished runs in `folder`; None without a usable run.
 
-    Of the newest 50 runs, those on one of `device` are used, by default those on the same kind of
-    machine as this one.
+    It uses runs on `device`, by default this kind of machine, among the newest 50.
     """
     from hf_rlhf.runs.machine import environment
 

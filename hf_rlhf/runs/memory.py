@@ -44,7 +44,7 @@ class MemoryNeed:
     optimizer: int
     phases: tuple[Phase, ...]
     given: "Pass"
-    """The pass that was counted."""
+    """The counted pass."""
     trained: int
     """Number of trained parameters."""
     width: int
@@ -190,7 +190,7 @@ def _step_phases(counted: Mapping[str, int], given: "Pass", learners: int) -> It
 def _sampling_phases(
     run: Run, model: Any, sampled_rows: int, given: "Pass", tokens: int | None
 ) -> Iterator[Phase]:
-    """Yield the phases that write completions, in training up to a row of `tokens`, if given."""
+    """Yield the sampling phases, in training up to a row of `tokens` if not None."""
     from hf_rlhf.runs.allocations import count_sampling
 
     words = model.config.get_text_config().vocab_size
@@ -225,7 +225,7 @@ def _validation_phases(run: Run, model: Any, given: "Pass") -> Iterator[Phase]:
 
 
 def _held(run: Run, shape: StepShape) -> dict[str, HeldModel]:
-    """Return the further models, of the trainer and of rewards."""
+    """Return additional models of the trainer and the rewards."""
     held = dict(shape.held)
     for part in run.reward.rewards if run.reward is not None else ():
         if hasattr(part.reward, "held_model"):

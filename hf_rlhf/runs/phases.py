@@ -20,14 +20,14 @@ from hf_rlhf.config.yaml import KeyPath
 from hf_rlhf.errors import Problem
 
 SECTION = "phases"
-"""The section, and the folder in the run's folder in which the phases have theirs."""
+"""The section, and the subfolder of the run folder for the phases."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _COMMON = (
     *("schema", "phases", "output_dir", "pad_token", "eos_token", "stop_grace"),
     *("model_name_or_path", "model_revision", "adapter", "adapter_revision"),
     *("chat_template", "expect_world_size", "expect_distributed"),
 )
-"""Keys that hold for all phases together: a phase begins where the one before has ended."""
+"""Keys for all phases: a phase starts where the previous phase ended."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class PhaseFile:
     name: str
     file: RunFile
     data: str
-    """In a few words what the phase itself says of its data, empty if nothing."""
+    """A short description of the phase's own data settings, or ""."""
 
 
 def check_phases(file: RunFile) -> None:
-    """Raise ConfigError for what is wrong with the section `phases` itself."""
+    """Raise ConfigError for problems with the section `phases` itself."""
     if problems := list(_problems(file)):
         raise file.refusal([*file.problems, *problems])
 
@@ -59,9 +59,9 @@ def phase_files(file: RunFile, trainer: str, folder: Path) -> list[PhaseFile]:
 
 
 def apply_to_all(file: RunFile, python_keys: Collection[str] = ()) -> RunFile:
-    """Return the file without the phases' own values of what an option sets for all of them.
+    """Drop the phases' own values for keys that an option sets for all phases.
 
-    An option for a single phase stands. `python_keys`, top-level keys set from Python, are options.
+    An option for a single phase stays. `python_keys`, top-level keys set from Python, are options.
     """
     values = deepcopy(dict(file.values))
     options = [*file.overrides, *((key,) for key in python_keys)]
@@ -127,7 +127,7 @@ def _phase_file(
 
 
 def _in_phase(origins: Mapping[KeyPath, Any], position: int) -> dict[KeyPath, Any]:
-    """Return where the keys of a phase were written: its own before the file's."""
+    """Return the origins of a phase's keys: its own before the file's."""
     common = {path: at for path, at in origins.items() if path[:1] != (SECTION,)}
     inner = {path[2:]: at for path, at in origins.items() if path[:2] == (SECTION, position)}
     return {**common, **{path: at for path, at in inner.items() if path}}

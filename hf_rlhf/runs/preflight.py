@@ -1,4 +1,4 @@
-"""Problems that can be detected before weights load: silent traps of the libraries, the machine.
+"""Detect problems before weights load: silent traps of the libraries, limits of the machine.
 
 Each check yields problems, each at a top-level key of the run file. `resolve_run` stops on any of
 them, so a run that passes `hf-rlhf check` does not fail later for a cause that is checked here.
@@ -55,9 +55,9 @@ WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
-    """Return everything that would make `run` fail, or train something else than requested.
+    """Return all problems that would make `run` fail, or train something else than requested.
 
-    `where` says where in the run file a top-level key stands.
+    `where` returns the origin of a top-level key.
     """
     # The other checks count with the epochs, and some read the model's configuration, or write
     # prompts with the tools.
@@ -77,7 +77,7 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
         try:
             problems += check(run)
         except Exception:
-            # Many a check writes rows out by the chat template, which may raise anything.
+            # Many checks render rows with the chat template, which may raise anything.
             if (raises := rendering_problem(run)) is None:
                 raise
             problems.append(raises)
@@ -86,7 +86,7 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
 
 
 def machine_problems(run: "Run") -> Iterator[Problem]:
-    """Yield what of this machine would stop the run; another may differ in it."""
+    """Yield problems of this machine, which another may not have."""
     for check in _MACHINE_CHECKS:
         yield from check(run)
 
@@ -139,7 +139,7 @@ def _noise(run: "Run") -> Iterator[str]:
 
 
 def _base(run: "Run") -> Iterator[Problem]:
-    """A card and an adapter name their base; without a Hub id the push would be refused."""
+    """Check that the base has a Hub id for the card and adapter; the push would be refused."""
     publish, base = run.spec.publish, run.model.model_name_or_path
     local = package_and_path(base) is not None or Path(base).exists()
     if publish.repo_id is not None and publish.base_model is None and local:
@@ -173,7 +173,7 @@ def _model(run: "Run") -> Iterator[Problem]:
 
 
 def _merge(run: "Run") -> Iterator[Problem]:
-    """What the merge after training would refuse."""
+    """Check what the merge after training would refuse."""
     if not run.model.use_peft:
         return
     if getattr(model_config(run), "quantization_config", None) is not None:
@@ -191,7 +191,7 @@ def _merge(run: "Run") -> Iterator[Problem]:
 
 
 def _epochs(run: "Run") -> Iterator[Problem]:
-    """transformers trains nothing, without an error."""
+    """Check for epochs with which transformers trains nothing, without an error."""
     training = run.training
     if training.max_steps <= 0 and training.num_train_epochs <= 0:
         what = f"is {training.num_train_epochs:g}, so nothing would be trained."
@@ -199,7 +199,7 @@ def _epochs(run: "Run") -> Iterator[Problem]:
 
 
 def _batch(run: "Run") -> Iterator[Problem]:
-    """TRL trains 0 steps, without an error, on fewer prompts than a generation batch."""
+    """Check for fewer prompts than a generation batch, on which TRL silently trains 0 steps."""
     batch = generation_batch(run.training)
     if batch is None:
         return
@@ -247,7 +247,7 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
 
 
 def _packages(run: "Run") -> Iterator[Problem]:
-    """Packages that are imported only when the trainer is built, after the first evaluation."""
+    """Check packages that are imported only with the trainer, after the first evaluation."""
     from transformers.integrations.integration_utils import (
         INTEGRATION_TO_CALLBACK,
         get_available_reporting_integrations,
@@ -304,7 +304,8 @@ def _deepspeed(run: "Run") -> Iterator[Problem]:
 
 
 def _saves(run: "Run") -> Iterator[Problem]:
-    """A save inside a generation cycle loses its completions (weights differ by 4e-3 then)."""
+    """Check for saves inside a generation cycle, which lose its completions (weights differ by
+    4e-3)."""
     if run.training.save_strategy == "best" and run.training.eval_strategy == "no":
         yield Problem(
             "save_strategy",
@@ -325,7 +326,7 @@ def _saves(run: "Run") -> Iterator[Problem]:
 
 
 def _folder(run: "Run") -> Iterator[Problem]:
-    """A new folder is as writable as the nearest existing parent."""
+    """Check that the folder, or its nearest existing parent, is writable."""
     existing = next(path for path in (run.folder, *run.folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield Problem(
@@ -341,7 +342,7 @@ _MODEL_CHECKS: tuple[Check, ...] = (
     master_copy_problems,
 )
 _MACHINE_CHECKS: tuple[Check, ...] = (*(_packages, vllm_problems, _attention, _deepspeed, _folder),)
-"""Of packages, servers and folders of the machine that trains."""
+"""Checks of packages, servers and folders on the training machine."""
 _CHECKS: tuple[Check, ...] = (
     column_problems,
     _rewarded,

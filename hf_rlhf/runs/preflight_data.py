@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def column_problems(run: "Run") -> Iterator[Problem]:
-    """Yield columns that the trainer learns from and the dataset lacks."""
+    """Yield the trainer's required columns that the dataset lacks."""
     needed = run.trainer_class.columns
     spec = run.spec.evaluation
     measures = spec is not None and run.trainer_class.measures_held_out()
@@ -67,7 +67,7 @@ def scored_columns(
 
 
 def tokenizer_problems(run: "Run") -> Iterator[Problem]:
-    """Yield why batches cannot be padded, or conversations not be written out."""
+    """Yield why batches cannot be padded, or conversations not rendered."""
     where = "model_name_or_path"
     if not run.reads_tokens:
         for name in ("tokenizer", "pad_token", "eos_token", "chat_template"):
@@ -93,7 +93,7 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
 
 
 def tokenizer_size(run: "Run") -> Iterator[Problem]:
-    """Yield that a tokenizer which is set apart has tokens beyond the model's embeddings."""
+    """Yield a problem if a separate tokenizer has tokens beyond the model's embeddings."""
     if not run.reads_tokens:
         return
     size = getattr(model_config(run).get_text_config(), "vocab_size", None)
@@ -114,7 +114,7 @@ def is_conversational(run: "Run") -> bool:
 
 
 def unknown_tokens(run: "Run") -> Iterator[str]:
-    """Yield that rows hold control tokens, of a codec or a chat template, that the model lacks."""
+    """Yield a problem if rows have codec or chat control tokens that the model lacks."""
     if not run.reads_tokens or run.trainer_class.auto_class is not None:
         return  # such a trainer reads more than texts, and not by the tokenizer
     columns = ("prompt", "chosen", "rejected", "completion", "messages", "text")
@@ -142,7 +142,7 @@ def _is_text(value: Any) -> bool:
 
 
 def tool_problems(run: "Run") -> Iterator[Problem]:
-    """Yield why the model cannot call what the run file names, or a reward not read it."""
+    """Yield why the model cannot call the run's tools, or a reward cannot read the environment."""
     toolset = run.toolset
     parts = (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ()
     readers = [part for part in parts if "environments" in signature(part.reward)]
@@ -276,7 +276,7 @@ def _benchmark_problems(run: "Run") -> Iterator[Problem]:
 
 
 def dropped_problems(run: "Run") -> Iterator[Problem]:
-    """Yield that the trainer would drop or cut more of the training rows than the limits allow."""
+    """Yield a problem if the trainer would drop or cut more training rows than allowed."""
     counts = run.trainer_class.row_counts(run).get("train")
     if counts is None:
         return
@@ -302,7 +302,7 @@ def dropped_problems(run: "Run") -> Iterator[Problem]:
 
 
 def data_lines(run: "Run") -> list[str]:
-    """Return lines with the rows of each split, and how many adapter and trainer drop or cut."""
+    """Return lines with each split's rows, and the rows that adapter and trainer drop or cut."""
     splits = ", ".join(f"{name} {len(split):,}" for name, split in run.dataset.items())
     dropped = run.report.get("dropped") or {}
     if isinstance(dropped, Mapping):
@@ -321,7 +321,7 @@ def data_lines(run: "Run") -> list[str]:
 
 
 def template_problems(run: "Run") -> Iterator[Problem]:
-    """Yield that prompts would be measured and trained with different templates."""
+    """Yield a problem if prompts would be measured and trained with different templates."""
     for_training = getattr(run.training, "chat_template_kwargs", None)
     arguments = run.spec.dataset.arguments
     for each in (arguments, *arguments.get("sources", ())):

@@ -1,4 +1,4 @@
-"""Whether the launch is as requested, since accelerate falls back silently.
+"""Check that the launch is as requested, since accelerate falls back silently.
 
 See `hf_rlhf.distributed`.
 """
@@ -27,14 +27,14 @@ _SHARDED = (
     "with `--expect_distributed DEEPSPEED`)"
 )
 _TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Environment variables with how many times a command was started."""
+"""Environment variables with the number of started commands."""
 
 
 def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem]:
     """Yield how the processes that run differ from the request.
 
-    What the run file expects is compared last: a cause is clearer than two numbers.
-    `where` says where in the run file a top-level key stands.
+    The run file's expectation is compared last: a cause is clearer than two numbers. `where`
+    returns the origin of a top-level key.
     """
     kind, real = run.spec.expect_distributed, distributed_type(run.training)
     types = [each.value for each in type(run.training.distributed_state.distributed_type)]
@@ -72,10 +72,9 @@ def launch_kind(run: "Run") -> str | None:
 
 
 def sharding(run: "Run") -> str | None:
-    """Return DEEPSPEED or FSDP if the run is launched so, or can only be launched so; else None.
+    """Return DEEPSPEED or FSDP if the launch is or must be sharded; else None.
 
-    For a plan that names no launch, with weights in 16 bit, it is DeepSpeed, which takes the most
-    space.
+    For a plan without a launch and 16-bit weights, it is DeepSpeed, which takes the most space.
     """
     kind = launch_kind(run)
     if kind is None and not _is_partial(run) and narrow_dtype(run):
@@ -98,7 +97,7 @@ def narrow_dtype(run: "Run") -> str | None:
 def master_copy_problems(run: "Run") -> Iterator[Problem]:
     """Yield a problem if weights in 16 bit would be trained without a copy in float32.
 
-    DeepSpeed keeps one, and FSDP does in mixed precision. A plan that names no launch has a note.
+    DeepSpeed has a copy, and FSDP in mixed precision. A plan without a launch gets a note.
     """
     kind, training = launch_kind(run), run.training
     if _is_partial(run) or kind in (None, "DEEPSPEED") or not (dtype := narrow_dtype(run)):
@@ -122,7 +121,7 @@ def master_copy_problems(run: "Run") -> Iterator[Problem]:
 
 
 def master_copy_advice(run: "Run") -> Iterator[str]:
-    """Yield which weights are trained in 16 bit, where that is no certain mistake."""
+    """Yield which weights are trained in 16 bit, if that is not certainly a mistake."""
     if not _is_partial(run) and launch_kind(run) is not None:
         return
     if (dtype := narrow_dtype(run)) is None:
@@ -142,7 +141,7 @@ def _is_partial(run: "Run") -> bool:
 
 
 def _alone(run: "Run") -> Iterator[Problem]:
-    """Yield that processes were launched together, but each would train alone."""
+    """Yield a problem if processes were launched together, but each would train alone."""
     actual = run.training.world_size
     together = int(os.environ.get("WORLD_SIZE") or 1)
     if together > actual:
@@ -206,10 +205,10 @@ def _undistributed(training: Any) -> Iterator[Problem]:
 
 
 def _restarts() -> Iterator[Problem]:
-    """Yield that a restart would find the addresses of the processes that have ended.
+    """Yield a problem if a restart would read the addresses of ended processes.
 
-    torch 2.13 keeps one store for all restarts (`_create_c10d_store` takes it for a new one), so
-    the new processes wait for the old ones.
+    torch 2.13 reuses the store for all restarts (`_create_c10d_store` takes it for new), so the new
+    processes wait for the old.
     """
     store, restarts = (
         os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("USE_AGENT_STORE", "MAX_RESTARTS")
@@ -225,7 +224,7 @@ def _restarts() -> Iterator[Problem]:
 
 
 def _data_parallel(training: Any) -> Iterator[Problem]:
-    """Yield that a process with several GPUs would multiply its batch by their number."""
+    """Yield a problem if a process with several GPUs would multiply its batch by their number."""
     if training.n_gpu > 1:
         yield Problem(
             "launch",

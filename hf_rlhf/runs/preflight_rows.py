@@ -1,4 +1,4 @@
-"""Problems of single rows: missing values, and parts that a chat template does not write.
+"""Detect problems of single rows: missing values, and parts that a chat template drops.
 
 To find what a template writes, a copy of a row is rendered in which each content, call, tool and
 thought is replaced by a unique word. This is done once for every form that conversations have.
@@ -70,7 +70,7 @@ def _reads_texts(run: "Run") -> bool:
 
 
 def _value_problem(value: Any, is_text: bool) -> str:
-    """Return what is wrong with a value of a column; "" if nothing is."""
+    """Return the problem with a column's value, or ""."""
     if value is None:
         return "is null"
     if not is_text or isinstance(value, str):
@@ -159,7 +159,7 @@ def _error(run: "Run", each: _Conversation) -> Problem | None:
 
 
 def template_row_problems(run: "Run") -> Iterator[Problem]:
-    """Yield the first row on which the chat template raises, or of which it leaves something out.
+    """Yield the first row on which the chat template raises, or drops content.
 
     Also the first row that would begin with the beginning-of-sequence token twice.
     """
@@ -259,9 +259,9 @@ class _Written:
 
     text: str
     lost: str = ""
-    """What it leaves out, in words; "" if nothing."""
+    """Description of dropped content, or ""."""
     earlier: Counter[str] = field(default_factory=Counter)
-    """Key -> assistant turns that are trained and lose it, other than the last one."""
+    """Key -> trained assistant turns, except the last, that lose it."""
 
 
 class _Forms:
@@ -304,7 +304,7 @@ class _Forms:
 
 
 _IDS = re.compile(r"'(?:id|tool_call_id)': '[^']*'")
-"""Of calls, which differ from row to row."""
+"""Ids of calls, which differ between rows."""
 
 
 def _word(words: dict[str, tuple[str, str]], what: str, earlier: str = "") -> str:

@@ -1,7 +1,7 @@
-"""From a run file to a `Run`: every name resolved and every argument checked before weights load.
+"""Resolve a run file to a `Run`: all names and arguments are checked before weights load.
 
-All problems are reported at once. What depends on something that is missing (the dataset of an
-unknown adapter, say) is not checked, so that a single mistake is not reported five times.
+All problems are reported at once. Parts that depend on a missing part (such as the dataset of an
+unknown adapter) are not checked, so that a single mistake is not reported five times.
 """
 
 import hashlib
@@ -44,11 +44,11 @@ def resolve_run(
 
     Args:
         file: the run file with its options applied.
-        plugin: the trainer, where the file does not name it.
-        python_keys: top-level keys set from Python, which hold for all phases as options do.
+        plugin: the trainer, if not in the file.
+        python_keys: top-level keys set from Python, which apply to all phases like options.
 
     Raises:
-        ConfigError: with every problem, in any phase.
+        ConfigError: all problems in all phases.
     """
     if ":" in (plugin or ""):  # a file in an option is in the working directory
         file = replace(file, overrides={("plugin",): "--plugin", **file.overrides})

@@ -1,4 +1,4 @@
-"""The section `reward_validation`, which the hook of a package checks (the lab's)."""
+"""The section `reward_validation`, checked by a package's hook (the lab's)."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -15,9 +15,9 @@ KEY = "reward_validation"
 
 
 class RewardValidationHook:
-    """What the entry point `reward_validation` of the group `hf_rlhf.hooks` offers: here, nothing.
+    """The interface of the entry point `reward_validation` of the group `hf_rlhf.hooks`; a no-op.
 
-    A module with these functions is one, too.
+    A module with these functions also works.
     """
 
     def __init__(self, cause: str = "") -> None:
@@ -42,7 +42,7 @@ class RewardValidationHook:
 
 @cache
 def hook() -> RewardValidationHook:
-    """Return the hook of the installed package, or one that knows no report."""
+    """Return the installed package's hook, or the no-op."""
     points = [each for each in registry.entry_points(group="hf_rlhf.hooks") if each.name == KEY]
     try:
         return cast(RewardValidationHook, points[0].load()) if points else RewardValidationHook()

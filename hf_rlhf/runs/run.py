@@ -50,7 +50,7 @@ class Run:
     adapter: Path | None = None
     """The folder of the LoRA adapter that training continues."""
     toolset: "Toolset | None" = None
-    """What the model may call while it writes: the run file's `environment` and `tools`."""
+    """The tools for the model: the run file's `environment` and `tools`."""
     phase_list: tuple["Phase", ...] = ()
     """The phases that the run file lists, each of them a run in a folder of its own."""
 
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether `tokenizer` is one, and not what reads sound, say."""
+        """Whether `tokenizer` is a tokenizer, not for example an audio feature extractor."""
         return self.trainer_class.auto_processor == "AutoTokenizer"
 
     @property
@@ -130,7 +130,7 @@ class Phase:
     name: str
     run: Run
     data: str = ""
-    """In a few words what the phase itself says of its data."""
+    """A short description of the phase's own data settings."""
 
 
 def trains_by_rewards(trainer_class: type[Trainer], training: Any) -> bool | None:

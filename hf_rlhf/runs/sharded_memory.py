@@ -218,7 +218,7 @@ def _fsdp(
 
 
 def counted_peak(run: Any) -> dict[str, int | None]:
-    """Return `predicted`, the counted bytes of a process, and `before`, those it holds now.
+    """Return `predicted`, the counted bytes of a process, and `before`, its current bytes.
 
     Empty for a small model, and for a launch that shards. `predicted` is None for a model that
     cannot be counted. On several processes each returns its own.

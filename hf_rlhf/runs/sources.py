@@ -52,7 +52,7 @@ def source_of(package: Distribution, module: str) -> Source:
 
 
 def _checkout(file: Path) -> Source:
-    """Return the state of the repository that holds a package's source, where one does."""
+    """Return the state of the repository with a package's source, if any."""
     git = ("git", "-C", str(file.parent))
     commit = output(*git, "rev-parse", "HEAD")
     if not commit or not output(*git, "ls-files", "--", file.name):
