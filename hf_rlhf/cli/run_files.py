@@ -113,22 +113,21 @@ def _copy(text: str, changed: "RunFile") -> str:
             if key not in items:
                 break
             node, value = items[key], value[key]
-        begin, last = node.start_mark.index, _end(node, text)
-        edits[begin, last] = " " * (begin == last) + json.dumps(value, ensure_ascii=False)
+        edits[node.start_mark.index, _end(node, text)] = json.dumps(value, ensure_ascii=False)
     dropped = {"output_dir"} - names
     dropped |= set() if changed.values.get("card") else {"card"}
-    for key, node in (keys[name] for name in dropped & keys.keys()):
+    for key, node in map(keys.__getitem__, dropped.intersection(keys)):
         edits[key.start_mark.index, text.find("\n", _end(node, text)) + 1 or len(text)] = ""
     whole = [at for at in edits if not any(a <= at[0] <= at[1] <= b for a, b in {*edits} - {at})]
-    for at in sorted(whole, reverse=True):
-        text = text[: at[0]] + edits[at] + text[at[1] :]
-    new = sorted(map(str, names - keys.keys()))
+    for begin, end in sorted(whole, reverse=True):
+        text = text[:begin] + edits[begin, end] + text[end:]
+    new = sorted(map(str, names.difference(keys)))
     return text + "".join(dump_yaml({key: changed.values[key]}) for key in new)
 
 
 def _end(node: Any, text: str) -> int:
     """Return where a node ends in `text`; PyYAML counts what follows a block to it."""
     while node.id != "scalar" and not node.flow_style and node.value:
-        last = node.value[-1]
-        node = last[1] if isinstance(last, tuple) else last
+        node = node.value[-1]
+        node = node[1] if isinstance(node, tuple) else node
     return len(text[: node.end_mark.index].rstrip())

@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -87,8 +87,7 @@ def own_file(module: str) -> Path | None:
     """Return the file of a user's module without importing it."""
     loaded = getattr(sys.modules.get(module), "__file__", None)
     file = Path(loaded) if loaded else source_file(module)
-    is_own = file is not None and not _is_installed(file) and file.is_file()
-    return file if is_own else None
+    return file if file and not _is_installed(file) and file.is_file() else None
 
 
 def package_of(module: str) -> str | None:
@@ -111,16 +110,14 @@ def _package_of(top: str) -> str | None:
     return next(iter(_packages().get(top, ())), None)
 
 
-@cache
-def _packages() -> Mapping[str, list[str]]:
-    return packages_distributions()
+_packages = cache(packages_distributions)
 
 
 @cache
 def _is_installed(file: Path) -> bool:
-    if file.is_relative_to(sysconfig.get_path("stdlib")):
-        return True
-    return any(_has_packages(each) for each in sys.path if each and file.is_relative_to(each))
+    return file.is_relative_to(sysconfig.get_path("stdlib")) or any(
+        _has_packages(each) for each in sys.path if each and file.is_relative_to(each)
+    )
 
 
 @cache

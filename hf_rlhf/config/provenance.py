@@ -229,12 +229,12 @@ def _syntax(text: str) -> str:
 
 
 def _sorted(value: Any) -> Any:
-    """Return a value with its frozensets as lists, since datasets sorts only sets."""
+    """Return a value with its frozensets as tuples, since datasets sorts only sets."""
     if type(value) is dict:
-        return {key: _sorted(each) for key, each in value.items()}
+        return dict(map(_sorted, value.items()))
     if type(value) in (list, tuple):
         return type(value)(map(_sorted, value))
-    return sorted(value, key=repr) if type(value) is frozenset else value
+    return tuple(sorted(value, key=repr)) if type(value) is frozenset else value
 
 
 def _plain(value: Any) -> Any:
