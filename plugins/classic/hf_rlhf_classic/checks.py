@@ -146,7 +146,7 @@ def no_lengths(run: Run) -> Iterator[Problem]:
     if strategy in ("group_by_length", "batch_rebalance"):
         yield Problem(
             "train_sampling_strategy",
-            f"{strategy} needs rows with `input_ids`, which this trainer's have not.",
+            f"{strategy} needs rows with `input_ids`, which this trainer's rows lack.",
             "Write `random` or `sequential`.",
         )
 

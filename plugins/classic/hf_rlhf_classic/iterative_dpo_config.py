@@ -64,7 +64,7 @@ class IterativeDPOConfig(PreferenceConfig):
         "current", "Whose pairs to train on: this iteration's, the last two's, all iterations'."
     )
     reference: Literal["initial", "previous"] = _setting(
-        "initial", "DPO's reference: the initial policy, or the one that the iteration began with."
+        "initial", "DPO's reference: the initial policy, or the policy before the iteration."
     )
     on_no_pairs: Literal["stop", "reuse"] = _setting(
         "stop", "When an iteration gives no pair: stop, or train on the buffer without it."

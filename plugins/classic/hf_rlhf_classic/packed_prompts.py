@@ -56,7 +56,7 @@ class Layout:
         Args:
             ids, mask, labels: shape (rows, tokens), padded on either side. A prompt is the tokens
                 before the first label; a row without labels has no value and is left out.
-            on_gpu: for a memory plan, that the layout is for another device than that of `ids`.
+            on_gpu: for a memory plan, that the layout is for another device than `ids` is on.
         """
         device = ids.device
         if on_gpu is None:

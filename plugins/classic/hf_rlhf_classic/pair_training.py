@@ -33,9 +33,9 @@ class PairTraining(Trainer):
     held_out_metrics: ClassVar = {
         "implicit_accuracy": "share of pairs whose chosen response has the higher implicit reward, "
         "`beta` times what training added to its log-probability; a tie is half",
-        "implicit_margin": "implicit reward of the chosen response less that of the rejected one",
+        "implicit_margin": "implicit reward of the chosen minus the rejected response",
         "preference_accuracy": "share of pairs whose chosen response is likelier; a tie is half",
-        "preference_margin": "log-probability of the chosen less that of the rejected one, in nats",
+        "preference_margin": "log-probability of the chosen minus the rejected response, in nats",
         "chosen_log_prob": "log-probability of the chosen response, in nats",
     }
 

@@ -33,7 +33,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two completions of a single prompt, of which the reward prefers `chosen`."""
+    """Two completions of a single prompt; the reward prefers `chosen`."""
 
     prompt_ids: tuple[int, ...]
     chosen_ids: tuple[int, ...]
@@ -115,9 +115,8 @@ def no_pairs_reason(new: Paired) -> str:
     """Return why an iteration gave no pairs, and the cure."""
     if new.abstained == new.prompts:
         return (
-            f"the rewards abstained on the completions of all {new.prompts} prompts, all but one "
-            "of each at most. `hf-rlhf check` scores a few completions and shows what the rewards "
-            "say."
+            f"the rewards abstained on the completions of all {new.prompts} prompts: at most one "
+            "per prompt has a reward. `hf-rlhf check` scores a few completions and shows why."
         )
     return (
         f"{new}. Does the reward vary between completions of one prompt? More "

@@ -50,7 +50,7 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
     )
     held_out_metrics: ClassVar = {
         "pair_accuracy": "share of pairs whose chosen response has the higher score; a tie is half",
-        "margin": "score of the chosen response less that of the rejected one",
+        "margin": "score of the chosen minus the rejected response",
         "pair_loss": "-log sigmoid(margin)",
         "accuracy_longer_chosen": "pair_accuracy where the longer response is the chosen one",
         "accuracy_longer_rejected": "pair_accuracy where the longer response is the rejected one",
@@ -94,7 +94,7 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
         }
         read = "the last token that is not padding"
         if self.processing_class.pad_token_id == self.processing_class.eos_token_id:
-            read += "; the end of sequence is padding too, so the one before it"
+            read += "; the end of sequence is padding too, so the token before it"
         return {"Training pairs": rows, "Score": {"read off": read}, **self.tables}
 
     def tables_at_end(self) -> Mapping[str, Any]:

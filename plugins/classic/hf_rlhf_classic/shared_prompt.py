@@ -5,7 +5,7 @@ runs the prompt again for each. Here a forward pre-hook packs the rows of a call
 with each distinct prompt once, followed by its completions. An attention registered with
 transformers lets a completion attend to its prompt and itself. A forward hook moves the values back
 to where TRL expects them. There is no cache, so gradients, checkpointing and LoRA work as usual.
-The idea is that of prefix grouping (Liu et al. 2025, Prefix Grouper, arXiv:2506.05433).
+The idea is prefix grouping (Liu et al. 2025, Prefix Grouper, arXiv:2506.05433).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

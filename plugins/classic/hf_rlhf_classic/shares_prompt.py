@@ -60,7 +60,7 @@ class SharesPrompt(Trainer):
     def packed_rows(cls, run: Run, prompt: Callable[[int], int]) -> PackedRows | None:
         """Return the function that packs a pass, for the memory plan; None if rows stay apart.
 
-        `prompt` maps the tokens of a row to those of its prompt. In the worst case TRL's shuffle
+        `prompt` maps the tokens of a row to its prompt's tokens. In the worst case TRL's shuffle
         puts no two rows of a prompt together.
         """
         args = run.training
@@ -82,7 +82,7 @@ class SharesPrompt(Trainer):
         return packed
 
     def batch_forms(self) -> Mapping[str, BatchForm]:
-        """Return the form in which each prompt is computed once, if nothing prevents it."""
+        """Return the form that computes each prompt once, if nothing prevents it."""
         if self.args.share_prompt is False:
             return {}
         if self.sharing is None:
@@ -128,7 +128,7 @@ class Sharing:
             self.leave(reason)
 
     def difference(self, rows: Sequence[Sequence[int]]) -> float:
-        """Return the largest difference of a log-probability from that of the row alone.
+        """Return the largest difference of a log-probability from the row's own without sharing.
 
         The first half of each row is a prompt, and the other halves are its completions.
         """

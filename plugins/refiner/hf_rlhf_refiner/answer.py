@@ -361,7 +361,7 @@ def scan_sources(tool_output: str) -> SourceScan:
 def parse_sources(tool_output: str) -> list[Source]:
     """Return the sources of raw tool output, and raise `DataError` if anything is wrong with them.
 
-    Use `scan_sources` to keep the good ones and report the rest.
+    Use `scan_sources` to keep valid sources and report the rest.
     """
     scan = scan_sources(tool_output)
     if scan.problems:

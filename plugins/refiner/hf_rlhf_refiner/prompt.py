@@ -213,7 +213,7 @@ class PromptMaker:
     def _too_long(self, where: str, built: Callable[[list[Result]], Prompt]) -> BadRow:
         return BadRow(
             "prompt_too_long",
-            f"{where}: field 'tool_output': nothing of it fits into {self.max_tokens} tokens; "
+            f"{where}: field 'tool_output': no part of it fits into {self.max_tokens} tokens; "
             f"instructions, question and reasoning alone take {built([]).tokens}. "
             "Raise `max_prompt_tokens`, shorten `system_prompt`, or let such rows be dropped "
             "(`on_long_prompt: drop`).",

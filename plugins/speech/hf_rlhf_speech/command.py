@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         for operand, metavar, nargs, meaning in operands:
             verb.add_argument(operand, metavar=metavar, nargs=nargs, help=meaning)
         verb.add_argument("--reward", action="append", metavar="NAME", help=_REWARD)
-        verb.add_argument("--text", help="what is said, in all of the clips")
+        verb.add_argument("--text", help="the text of all clips")
         verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

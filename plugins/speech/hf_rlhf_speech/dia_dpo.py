@@ -85,7 +85,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         summary="The loss is DPO's, on pairs of clips of the same text.",
     )
     held_out_metrics: ClassVar = {
-        "margin": "log-probability of the chosen clip less that of the rejected one, in nats",
+        "margin": "log-probability of the chosen minus the rejected clip, in nats",
         "pair_accuracy": "share of pairs with a margin above 0",
         "chosen_log_prob": "log-probability of the chosen clip for each of its frames, in nats",
     }
@@ -113,7 +113,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
         """Return the number of pairs usable for training or evaluation."""
-        fix = f"Is `codec: {run.training.codec}` the one that they are written in?"
+        fix = f"Are they written in `codec: {run.training.codec}`?"
         return {
             name: RowCounts(len(rows), unusable_pairs(run, rows), fix=fix)
             for name, rows in splits(run)

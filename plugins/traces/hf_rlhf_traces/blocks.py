@@ -33,7 +33,7 @@ class Block(Struct, frozen=True, gc=False):
 def blocks(path: Path, size: int | None = None) -> Iterator[Block]:
     """Yield the blocks of a file; an empty file has none. Raises DataError if it cannot be read.
 
-    A block is larger than `size` bytes (`BLOCK`) by no more than the line in which it ends.
+    A block is larger than `size` bytes (`BLOCK`) by at most the line at its end.
     """
     buffer = bytearray(size or BLOCK)
     try:

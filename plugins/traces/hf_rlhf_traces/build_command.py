@@ -147,7 +147,7 @@ def build_parser() -> Parser:
         type=a_seed,
         default=42,
         metavar="N",
-        help="of that split, and of what is dropped; default: %(default)s",
+        help="seed of the split and of dropped thoughts; default: %(default)s",
     )
     parser.add_argument(
         "--max_document_chars",

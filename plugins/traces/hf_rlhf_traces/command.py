@@ -34,7 +34,7 @@ def _parser() -> Parser:
 
 
 VERBS: dict[str, tuple[str, str, str]] = {
-    "generate": ("synthetic", "main", "write synthetic traces of which the truth is known"),
+    "generate": ("synthetic", "main", "write synthetic traces with known answers"),
     "build": ("build_command", "build_main", "raw files to datasets, every row accounted for"),
     "summarize": (
         "summaries.command",

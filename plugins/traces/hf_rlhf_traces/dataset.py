@@ -71,7 +71,7 @@ def traces(
         path: the folder that the verbs work in, its folder `datasets` or a copy of that, or the id
             of a dataset pushed by `hf-rlhf traces push`.
         tokenizer: from the run.
-        rejected_rows: from the run: the file to which rows that are too long are written.
+        rejected_rows: from the run: the file for rows that are too long.
         form: the dataset; `summary_both` is `summary_prefix` and `summary_only`.
         max_tokens: longer samples, prompt and reply with the chat template, are left out.
             max_train_rows: maximum number of rows, selected by id, so that a smaller selection is

@@ -20,7 +20,7 @@ REJECTED = {
     "duplicate": "the same row was read before",
     "answer_wrong": "the source calls the answer wrong, and there is no search",
 }
-"""Reason -> what it means."""
+"""Reason -> meaning."""
 
 BY_CHOICE = ("duplicate", "answer_wrong")
 """Reasons that are no fault of a row."""
@@ -61,4 +61,4 @@ NOTED = {
     "renamed": "different rows with an id that was read before: they get a suffix",
     "blank_lines": "lines without anything",
 }
-"""Note -> what it counts."""
+"""Note -> meaning of its count."""

@@ -41,7 +41,7 @@ def train_main(argv: Sequence[str]) -> int:
     values = run_values(store, chosen, overrides)
     if chosen.dry_run:
         if chosen.overwrite:
-            values["output_dir"] += "-anew"  # the plan is that of an empty folder
+            values["output_dir"] += "-anew"  # the plan of an empty folder
         with TemporaryDirectory() as folder:
             return _launch(chosen, Path(folder), values, [*overrides, "--dry_run"])
     out = store.folder / "runs" / chosen.strategy

@@ -36,7 +36,7 @@ def small_llama(
         layers: number of layers.
         positions: the longest row, in tokens.
         widening: width of the feed-forward layers, in hidden widths.
-        settings: further ones of `LlamaConfig`; they override these.
+        settings: further settings of `LlamaConfig`; they override these.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -117,7 +117,7 @@ def small_tokenizer(
         end: the end-of-sequence token.
         length: the longest row, in tokens.
         template: the chat template.
-        settings: further ones of `PreTrainedTokenizerFast`.
+        settings: further settings of `PreTrainedTokenizerFast`.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -38,7 +38,7 @@ class Fixed:
 
 
 def calibration(scored: Scored) -> Check:
-    """Check that margins are log odds: ECE no larger than that of a calibrated reward by chance.
+    """Check that margins are log odds: ECE no larger than a calibrated reward's by chance.
 
     It warns and never fails: a rule, a rescaled reward or a grade orders responses as well, and a
     run that needs log odds can require an `ece`.

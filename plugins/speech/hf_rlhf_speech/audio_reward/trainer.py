@@ -88,7 +88,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
     )
     held_out_metrics: ClassVar = {
         "pair_accuracy": "share of pairs whose chosen clip has the higher score; a tie is half",
-        "margin": "score of the chosen clip less that of the rejected one",
+        "margin": "score of the chosen minus the rejected clip",
         "pair_loss": "-log sigmoid(margin)",
         "accuracy_longer_chosen": "pair_accuracy where the longer clip is the chosen one",
         "accuracy_longer_rejected": "pair_accuracy where the longer clip is the rejected one",
@@ -102,7 +102,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
         """Return the number of pairs with two different clips."""
-        fix = f"Is `codec: {run.training.codec}` the one that they are written in?"
+        fix = f"Are they written in `codec: {run.training.codec}`?"
         return {
             name: RowCounts(len(rows), _unusable(run, rows), fix=fix) for name, rows in splits(run)
         }

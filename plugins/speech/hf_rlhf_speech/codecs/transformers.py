@@ -14,7 +14,7 @@ from hf_rlhf_speech.codecs.codec import Codes, TextForm
 LLASA = TextForm("<|s_{}|>", "<|SPEECH_GENERATION_START|>", "<|SPEECH_GENERATION_END|>")
 """The format of X-Codec 2's codes in Llasa, a speaking Llama."""
 _BATCH_SECONDS = 60.0
-"""Seconds of sound per batch, which limits the memory to twice that of 30 s."""
+"""Seconds of sound per batch, which limits the memory to twice the need of 30 s."""
 _REFLECTED = 8
 """Frames after which a causal model does not depend on the padding: EnCodec reflects the start of
 an utterance, of 7 frames."""

@@ -61,7 +61,7 @@ def speech_preferences(
             of that kind.
         codec: codec of chosen and rejected; `file` leaves paths.
         device: device of the codec's network, for example `cuda:0`; by default the CPU.
-        template: of the prompt of a row, by default that of `speech_prompts`.
+        template: of a row's prompt, by default as in `speech_prompts`.
         columns: column -> name in the source.
         split: the split to train on; by default `train`, or the only split.
         revision: of a Hub dataset, a branch, tag or commit.

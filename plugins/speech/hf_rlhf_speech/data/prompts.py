@@ -48,7 +48,7 @@ def speech_prompts(
             them; by default the text, after the style and voice that the row has.
         conversational: make the prompt a user message, for the model's chat template.
         styles: some of the six; all by default.
-        voices: descriptions or names; by default those of the world that speaks them.
+        voices: descriptions or names; by default the world's own.
         train_rows: number of rows; all by default. test_rows: the same for held-out rows.
         seed: of the voice of each sentence, and of the order.
 

@@ -30,7 +30,7 @@ WEIGHTS: Mapping[str, float] = {
 
 @dataclass
 class AcousticQuality(SpeechReward):
-    """How natural speech sounds by its acoustic features alone, from 0 to 5; not what it says.
+    """How natural speech sounds by its acoustic features alone, from 0 to 5; words do not count.
 
     Five times the weighted mean of the features' scores. Each is 1 within the range of natural
     speech and falls to 0 on both sides, so no feature can be driven up without limit: a sine is

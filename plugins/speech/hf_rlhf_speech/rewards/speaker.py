@@ -48,7 +48,7 @@ class SpeakerSimilarity(SpeechReward):
             find_model(self.model)
         elif find_spec("resemblyzer") is None:
             what = "SpeakerSimilarity needs the weights in the package resemblyzer."
-            fix = "`pip install --no-deps resemblyzer` (what it requires is not used), or `model`."
+            fix = "`pip install --no-deps resemblyzer` (without dependencies), or `model`."
             raise ConfigError([Problem("rewards", what, fix)])
 
     def __call__(

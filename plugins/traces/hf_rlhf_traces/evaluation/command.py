@@ -87,7 +87,7 @@ def eval_parser() -> Parser:
     add("--max_new_tokens", type=count, default=1024, help="default: %(default)s")
     add("--temperature", type=not_negative, default=0.0, help="default: 0, greedy")
     add("--batch_size", type=count, default=8, help="default: %(default)s")
-    add("--seed", type=seed, default=42, help="of which samples are chosen; default: %(default)s")
+    add("--seed", type=seed, default=42, help="seed of the samples; default: %(default)s")
     add(
         "--split", choices=["validation", "train"], default="validation", help="default: validation"
     )

@@ -206,7 +206,7 @@ def split_parser() -> Parser:
         type=share,
         default=0.0,
         metavar="SHARE",
-        help="leave out rows of which a smaller share of quotes is word for word; default: 0",
+        help="leave out rows with a smaller share of verbatim quotes; default: 0",
     )
     parser.add_argument(
         "--keep_unverbatim",
