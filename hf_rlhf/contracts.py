@@ -26,10 +26,10 @@ class Reward(Protocol):
 
     Its parameters besides TRL's own are the dataset columns that it needs (required without a
     default). A field `judge` receives the run's judge. Optional methods: `advice() ->
-    Iterable[str]`, warnings for the screen and the card; `notes(run) -> Iterable[str]`, warnings on
-    the run's data; `problems(run) -> Iterable[Problem]`, why it cannot score the completions,
-    called before weights load; and `held_model() -> HeldModel`, the model that it loads in each
-    process.
+    Iterable[str]` and `notes(run) -> Iterable[str]` return warnings for the screen and the card, on
+    the reward and on the run's data. `problems(run) -> Iterable[Problem]` returns, before weights
+    load, why it cannot score the completions. `held_model() -> HeldModel` returns the model that it
+    loads in each process.
     """
 
     def __call__(
@@ -96,9 +96,9 @@ DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 """Typed keyword arguments -> splits `train`, and `test` for held-out evaluation, in a TRL format (a
 `prompt` column, and the columns that the rewards need). The run passes these parameters if the
 adapter has them: `tokenizer`; `load_sources`, to combine other datasets (`hf_rlhf.data.mixture`);
-and `rejected_rows: Path | None = None`, a file in the run folder for rejected rows, as JSON lines
-of `where`, `row`, `reason` and `values`. It is None where nothing may be written: in a dry run, on
-all processes but the first, and in a folder whose run has begun."""
+and `rejected_rows: Path | None = None`. This is a file in the run folder for rejected rows, as JSON
+lines of `where`, `row`, `reason` and `values`. It is None where nothing may be written: in a dry
+run, on all processes but the first, and in a folder whose run has begun."""
 
 
 @dataclass(frozen=True)

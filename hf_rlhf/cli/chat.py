@@ -134,7 +134,7 @@ class Chat:
 
 
 def chat_turns(lines: Iterable[str]) -> Iterator[str]:
-    """Yield what was entered: a line, or the lines between <<< and >>>, or the end."""
+    """Yield each input: a line, or the lines between <<< and >>> or the end."""
     block: list[str] | None = None
     for line in lines:
         text = line.strip()
@@ -152,7 +152,7 @@ def chat_turns(lines: Iterable[str]) -> Iterator[str]:
 
 
 def terminal_lines() -> Iterator[str]:
-    """Yield what is entered, or comes from a pipe, line by line."""
+    """Yield input lines from the terminal or a pipe."""
     prompt = "> " if sys.stdin.isatty() else ""
     if prompt:
         import readline  # noqa: F401 - gives `input` its history

@@ -26,7 +26,7 @@ def fill(text: str, indent: int, hanging: int = 0) -> str:
 
 
 def list_line(head: str, text: str, source: str = "", source_width: int = 24) -> str:
-    """Return a line of a list: the columns in `head`, where it is from, and what it is.
+    """Return a line of a list: the columns in `head`, the source and the description.
 
     On a terminal the text wraps within its column, and the source goes behind it where the line
     would be longer, and below the head where too little room is left. A pipe gets a single line.

@@ -1,4 +1,4 @@
-"""``hf-rlhf completion SHELL`` prints what a shell evaluates to complete verbs, options and names.
+"""``hf-rlhf completion SHELL`` prints shell code to complete verbs, options and names.
 
 Completing runs `hf-rlhf`, which imports the verb of the line, but neither a plugin nor torch.
 """

@@ -58,16 +58,17 @@ class RunFile:
     values: Mapping[str, Any]
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     overrides: Mapping[KeyPath, str] = field(default_factory=dict)
-    """The option that set a key."""
+    """Key -> the option that set it."""
     problems: tuple[Problem, ...] = ()
     shipped: Mapping[str, Any] | None = None
-    """For a file that a package ships: its values before any override."""
+    """For a shipped file: its values before any override."""
     folder: Path = field(default=Path(), compare=False)
-    """The folder of the file, to which the names of files in it are relative."""
+    """The folder of the file, to which its file names are relative."""
     python_keys: Collection[str] = ()
-    """Top-level keys set from Python: files there, as in options, are of the working directory."""
+    """Top-level keys set from Python, where (as in options) files are relative to the working
+    directory."""
     objects: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Objects from Python, by the names that stand for them in `values`."""
+    """Objects from Python, by their names in `values`."""
 
     @classmethod
     def read(cls, path: str | Path) -> "RunFile":

@@ -49,7 +49,7 @@ class ComponentSpec:
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
-    """The place in the file, for messages."""
+    """The position in the file, for messages."""
     path: KeyPath = ()
 
 
@@ -78,8 +78,8 @@ class Transform:
     """`transform:` of a reward, applied to its score before `clip` and `weight`."""
 
     zscore: tuple[float, Annotated[float, Gt(0)]] | None = None
-    """(mean, standard deviation): fixed numbers, as a batch's own would give one completion
-    different rewards in different batches."""
+    """(mean, standard deviation): fixed, since a batch's own statistics would make a completion's
+    reward depend on its batch."""
     sigmoid: Annotated[float, Gt(0)] | None = None
     """A temperature: 1 / (1 + exp(-score / temperature)), of the z-score where both are set."""
 
@@ -111,7 +111,7 @@ class RewardSpec(ComponentSpec):
     clip: Annotated[tuple[float, float], AfterValidator(_check_interval)] | None = None
     judge: str | None = None
     reads: list[str] | None = None
-    """Files that its code opens: with another content it is another reward to a demanded report."""
+    """Files that its code opens: a change of their content invalidates its reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +144,10 @@ class BenchmarkSpec:
     apply_chat_template: bool = False
     confirm_run_unsafe_code: bool = False
     dataset_id: str | None = None
-    """The benchmark's dataset on the Hub, for its leaderboard; else the one that the task reads."""
+    """The benchmark's dataset on the Hub, for its leaderboard; by default the task's."""
     task_id: str | None = None
-    """Of that leaderboard, as in the dataset's `eval.yaml`; None: the result is on the card only.
-    It gets the first metric, or `metric`."""
+    """The leaderboard's task, as in the dataset's `eval.yaml`; None: the result is only on the
+    card. The leaderboard gets the first metric, or `metric`."""
     metric: str | None = None
 
 
@@ -177,8 +177,8 @@ class ValidationSpec:
     """The `validation:` section: the rows of evaluations during training (`eval_strategy`)."""
 
     split: str | None = None
-    """None: the rows of `evaluation.split` after those of the results, so that weights are not
-    chosen by the rows on which they are then measured."""
+    """None: the rows of `evaluation.split` after the rows of the results, so that weights are not
+    selected on the rows that measure them."""
     rows: Annotated[int, Ge(1)] = 100
 
 
@@ -187,9 +187,9 @@ class EarlyStoppingSpec:
     """The `early_stopping:` section: stop when `metric_for_best_model` no longer improves."""
 
     patience: Annotated[int, Ge(1)] = 3
-    """After so many evaluations in a row without an improvement."""
+    """Number of consecutive evaluations without an improvement before the stop."""
     threshold: Annotated[float, Ge(0)] = 0.0
-    """An improvement is more than this."""
+    """An improvement must exceed this."""
 
 
 @dataclass(frozen=True)
@@ -197,12 +197,12 @@ class RewardValidationSpec:
     """The `reward_validation:` section: reports that the run's rewards must have."""
 
     report: str | list[str] = field(default_factory=list)
-    """What `hf-rlhf rewards validate` wrote, its folder or validation.json: of the total, or one
-    for each reward."""
+    """The output of `hf-rlhf rewards validate`, a folder or validation.json: for the total, or one
+    per reward."""
     require: dict[str, float] = field(default_factory=dict)
-    """Measure -> the least or the most that it may be, at least one; each report must meet all."""
+    """Measure -> minimum or maximum, at least one measure; each report must meet all."""
     enforce: bool = True
-    """False: the run begins although a requirement is not met, and its card says so."""
+    """False: the run starts although a requirement is unmet, and its card states it."""
 
     @property
     def reports(self) -> list[str]:
@@ -257,11 +257,11 @@ class MonitorSpec:
     gold: str | None = None
     """The label of a reward of weight 0 that is the better measure of quality."""
     every: Annotated[int, Ge(1)] = 5
-    """Optimizer steps of a measurement."""
+    """Optimizer steps per measurement."""
     warmup: Annotated[int, Ge(2)] = 5
-    """Measurements with which later ones are compared."""
+    """Number of first measurements as the reference of later measurements."""
     length_z: Annotated[float, Gt(0)] = 2.5
-    """A warning comes at so many standard deviations of the warm-up's lengths above their mean."""
+    """Warn at this many standard deviations of the warm-up's lengths above their mean."""
     window: Annotated[int, Ge(1)] = 3
     """How many measurements are averaged before they are compared with earlier ones."""
     stop_on: Literal["gold", "never"] = "gold"
@@ -276,7 +276,7 @@ class Limits:
 
     stop_grace: Annotated[float, Ge(0)] = 25.0
     """Seconds after SIGTERM in which the run may continue to the next save. Slurm and Kubernetes
-    kill after 30; the rest is for record and card."""
+    kill after 30 s; the rest is for record and card."""
     max_dropped_share: Annotated[float, Ge(0), Le(1)] = 0.1
     """The largest share of the training rows that the trainer may drop."""
     max_cut_share: Annotated[float, Ge(0), Le(1)] = 0.5
@@ -292,9 +292,9 @@ class TopLevel:
     """The other top-level keys."""
 
     expect_world_size: int | None = None
-    """The run refuses to start with another number of processes."""
+    """Refuse to start with another number of processes."""
     expect_distributed: str | None = None
-    """The run refuses to start with another type of launch (names as in accelerate)."""
+    """Refuse to start with another type of launch (accelerate's names)."""
     adapter: str | None = None
     """The LoRA adapter that training continues: a folder or a Hub id."""
     adapter_revision: str | None = None
@@ -307,7 +307,7 @@ class TopLevel:
     init_lora_weights: str | bool = True
     """How peft initialises a new LoRA: true (its default), gaussian or orthogonal."""
     tokenizer: str | None = None
-    """The tokenizer's folder or Hub id, where it is not in the model's."""
+    """The tokenizer's folder or Hub id, if not the model's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,10 +335,10 @@ class RunSpec(TopLevel):
     default_folder: Path
     """The run folder where `output_dir` is not set."""
     plain: Mapping[str, Any]
-    """The whole file with overrides applied, as JSON-able values."""
+    """The complete file with overrides applied, as JSON values."""
     name: str
     sha256: str
-    """Of `plain`, as JSON with sorted keys."""
+    """Hash of `plain` as JSON with sorted keys."""
 
 
 def keys_of(cls: type) -> frozenset[str]:

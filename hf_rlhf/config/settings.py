@@ -30,7 +30,7 @@ VALIDATION: Mapping[str, tuple[str, str]] = dict.fromkeys(
         "The `evaluation` section measures before and after training.",
     ),
 )
-"""As `REFUSED`, but accepted by a trainer that `uses_validation_rows`."""
+"""Like `REFUSED`, but accepted by a trainer that `uses_validation_rows`."""
 
 REFUSED: Mapping[str, tuple[str, str]] = {
     "push_to_hub": (_OWNED, "Set `publish.repo_id`: a run is pushed once, whole, after training."),
@@ -158,7 +158,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "KTOTrainer": _COMPARES_WITH_REFERENCE,
     "RewardTrainer": _OWN_LOSS,
 }
-"""Class of TRL -> settings that it ignores, or that break it, as in `REFUSED`."""
+"""TRL class -> settings that it ignores or that break it, as in `REFUSED`."""
 
 BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
     name: bounds
@@ -197,7 +197,7 @@ BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
     )
     for name in names.split()
 }
-"""Setting -> bounds of its number, where a class of transformers or TRL has it."""
+"""Setting of a transformers or TRL class -> bounds."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
@@ -207,7 +207,7 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     ),
     "f_divergence_type": ("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"),
 }
-"""Setting -> its values, where the libraries look at it only once the weights are loaded."""
+"""Setting -> its values, if the libraries check it only after loading the weights."""
 
 
 def refusals(trainer: type[Trainer]) -> dict[str, tuple[str, str]]:

@@ -22,7 +22,7 @@ from hf_rlhf.config.yaml import KeyPath, dotted, scalar
 from hf_rlhf.errors import Problem, suggest
 
 Where = Callable[[str], str]
-"""Returns the place of an argument, for messages. A value within it is dotted: `clip.1`."""
+"""Returns the origin of an argument for messages. A value within it is dotted: `clip.1`."""
 _KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _WORDS = {
     "a valid boolean": "true or false",
@@ -34,7 +34,7 @@ _WORDS = {
 }
 """pydantic's names of types -> those of YAML."""
 _MISFITS: tuple[Any, ...] = ({}, None, [], "")
-"""A value of each kind, one of which any type refuses."""
+"""A value of each kind; every type refuses at least one of these."""
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 """Constants of Python in messages of pydantic, as YAML writes them."""
 _BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "false"}

@@ -28,7 +28,7 @@ BATCH_ROWS = 512
 BATCH_CHARACTERS = 16_000_000
 
 ConvertedRow = tuple[str, Mapping[str, Any], Sequence[int]]
-"""The row's place, its columns, and its `HASHES`."""
+"""The row's position, columns and `HASHES`."""
 
 
 @contextmanager

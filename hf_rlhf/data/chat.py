@@ -28,8 +28,8 @@ from hf_rlhf.data.values import (
 Turn = dict[str, Any]
 """`{"role": "system" | "user" | "assistant" | "tool", "content": text}`.
 
-An assistant's may have `reasoning_content` (a text) and `tool_calls` (OpenAI's, with arguments as
-an object), a tool's result `tool_call_id` and `name`.
+An assistant's turn may have `reasoning_content` (a text) and `tool_calls` (OpenAI's, with arguments
+as an object), a tool's result `tool_call_id` and `name`.
 """
 
 SPELLINGS = (("role", "content"), ("from", "value"))
@@ -51,10 +51,10 @@ TOOL_ROLES = {
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
     **dict.fromkeys(("tool_response", "function_response", "tool_result", "ipython"), "tool"),
 }
-"""The same of turns that are a tool call, or what a tool returned."""
+"""Spelling -> role for turns that are a tool call or a tool's result."""
 _ALL_ROLES = {**ROLES, **TOOL_ROLES}
 _NEXT = {"assistant": ("user",), "user": ("assistant",), "tool": ("assistant", "user")}
-"""Role of a turn -> those that may follow, beside the results of calls."""
+"""Role of a turn -> roles that may follow, beside the results of calls."""
 
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
 _MARK = re.compile(r"\n\n(Human|Assistant):")

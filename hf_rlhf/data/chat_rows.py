@@ -150,14 +150,14 @@ class _Conversion:
     columns_left_out: Counter[str] = field(default_factory=Counter)
     turn_keys: Counter[str] = field(default_factory=Counter)
     kept_columns: Counter[str] = field(default_factory=Counter)
-    """Columns beside the prompt and the answers."""
+    """Extra columns beside the prompt and the answers."""
     tool_calls: Counter[str] = field(default_factory=Counter)
     texts_as_turns: int = 0
-    """Texts of prompts and answers that are JSON of turns, or transcripts, and were read so."""
+    """Texts of prompts and answers that were parsed as JSON turns or transcripts."""
     ignored: set[str] = field(default_factory=set)
-    """Names of `ignore` that a row has, as a column or as a key of turns."""
+    """Names in `ignore` that occur as a column or a key of turns."""
     present: set[str] = field(default_factory=set)
-    """Columns of `keep` that a row has."""
+    """Columns in `keep` that occur in a row."""
     rejected: RejectedRows = field(init=False)
     last_turn: LastTurn | None = field(init=False)
 

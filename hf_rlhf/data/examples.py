@@ -32,14 +32,15 @@ class Example:
     """A conversation, and the answers to it."""
 
     history: Sequence[Turn]
-    """A system turn if there is one, then user and assistant in turn; no assistant's turn last."""
+    """An optional system turn, then user and assistant alternate; the last turn is not the
+    assistant's."""
     answers: tuple[Turn, ...] = ()
     """None for a prompt, the response for SFT, chosen and rejected for a preference."""
     margin: float | None = None
     label: bool | None = None
-    """Whether a judged response is a good one."""
+    """Whether a judged response is good."""
     skip: str = ""
-    """Why a valid row is left out, such as `label_false`."""
+    """Why a valid row is skipped, such as `label_false`."""
 
 
 def prompt_history(row: Row, column: str) -> list[Turn]:

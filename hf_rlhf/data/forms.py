@@ -35,13 +35,13 @@ PreferenceLabel = Literal["better", "safer"]
 Margin = Literal["column", "scores", "none"]
 
 _TEXTS = (TEXT, TRANSCRIPT, JSON_TURNS)
-"""Of a column of texts, which may quote a transcript or JSON."""
+"""Kinds of values in a text column, which may quote a transcript or JSON."""
 _LISTS = (TURNS, JSON_TURNS)
 _ANSWER = (*_TEXTS, TURN, TURNS)
 _PROMPT = (*_TEXTS, TURNS)
 _CONVERSATIONS = ("messages", "conversations")
 _PROMPTS = {"instruction": _TEXTS, **dict.fromkeys(_CONVERSATIONS, _LISTS)}
-"""Column of a prompt -> its kinds of value; those of others are `_PROMPT`."""
+"""Prompt column -> kinds of values; `_PROMPT` for all others."""
 _ALPACA = ("input", "history")
 """Optional columns beside `instruction`."""
 _PAIR = ("chosen", "rejected")

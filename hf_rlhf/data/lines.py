@@ -22,11 +22,11 @@ class Line(NamedTuple):
     number: int
     """From 1."""
     start: int
-    """Its place in the file, in (unpacked) bytes."""
+    """Its offset in the file, in (decompressed) bytes."""
     size: int
     """In bytes, with its line end."""
     content: bytes
-    """With its line end; of a line that is too long, the first `PIECE` bytes."""
+    """With its line end; for a line that is too long, the first `PIECE` bytes."""
     is_cut: bool = False
     """Whether the line is longer than allowed."""
 

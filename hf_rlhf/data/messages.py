@@ -73,7 +73,7 @@ TOOL_METRICS: Mapping[str, str] = {
     "tool_calls": "calls of tools in a completion",
     "tool_failures": "calls in a completion that ended with an error",
 }
-"""Metric of a completion with tools -> what it measures."""
+"""Metric of a completion with tools -> description."""
 
 
 def split_thoughts(text: str) -> tuple[str, str]:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 _LEARNED = ("prompt", "completion", "chosen", "rejected", "messages", "text", "label", "margin")
-"""Columns that trainers learn from: all sources have the same of them."""
+"""Training columns, of which all sources must have the same."""
 _RESPONSES = ("completion", "chosen", "rejected")
 _ROUNDED = 0.005 + 1e-9
-"""A share that is rounded to two decimals may be off by so much: 0.33 + 0.33 + 0.33."""
+"""Tolerance for shares rounded to two decimals: 0.33 + 0.33 + 0.33."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class MixedSource:
     report: Mapping[str, Any]
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     size: Any = None
-    """Of each training row in what the shares are measured by; numpy int64, shape (rows,)."""
+    """Size of each training row in the unit of the shares; numpy int64, shape (rows,)."""
     overlap: int = 0
     """How many training rows have a prompt that is held out in some source."""
     usable: Any = None
@@ -61,7 +61,7 @@ class MixedSource:
 
 
 LoadSources = Callable[[Sequence[Mapping[str, Any]]], list[MixedSource]]
-"""Loads the entries of `sources`. Raises ConfigError with the problems of all of them."""
+"""Loads the entries of `sources`. Raises ConfigError with all problems."""
 
 
 def mixture(

@@ -13,7 +13,7 @@ from hf_rlhf.errors import DataError
 from hf_rlhf.storage.files import atomic_file
 
 MAX_LISTED_CHARACTERS = 1000
-"""Of each text in the list; `where` says where the whole row is."""
+"""Limit for each text in the list; `where` locates the complete row."""
 _EXAMPLES = 3
 
 Converted = TypeVar("Converted")

@@ -19,7 +19,7 @@ from hf_rlhf.data.values import NULL, TEXT, describe_value, value_kind
 from hf_rlhf.errors import DataError, did_you_mean
 
 SAMPLE_ROWS = 1000
-"""Rows of each split that detection looks at."""
+"""Rows of each split that detection samples."""
 _EXAMPLES, _NEAREST = 5, 3
 _PYTHON_LIST = re.compile(r"\s*\[\s*\{\s*'")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -36,9 +36,9 @@ class Schema:
     make: Callable[[Row], Example]
     """Raises BadRow for a row of this form that cannot be used."""
     optional: tuple[str, ...] = ()
-    """Columns that are used where they are present."""
+    """Columns that are used if present."""
     unless: tuple[str, ...] = ()
-    """Columns that rows of this form do not have; null counts as absent."""
+    """Columns that exclude this form; null counts as absent."""
     about: str = ""
     """A description of such rows and their use."""
 
@@ -264,7 +264,7 @@ class _Survey:
         ]
 
     def _hints(self) -> Iterator[str]:
-        """Yield a hint for each column that seems to hold a schema's column in another form."""
+        """Yield a hint for each column that seems to be a schema's column in another form."""
         needed = {name for schema in self.tried for name in schema.needs}
         for column, value in self.examples[0].values.items() if self.examples else ():
             signs = [sign for mark, sign in _SEPARATORS.items() if mark in column]

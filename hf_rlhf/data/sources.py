@@ -43,7 +43,7 @@ class Row:
     fault: DataError | None = None
     """The error of a row that cannot be read, which has no values."""
     ignored: frozenset[str] = frozenset()
-    """Keys of its turns that are left out on purpose."""
+    """Keys of its turns that are ignored on purpose."""
 
     def at(self, column: str) -> str:
         """Return the position of a column as a message prefix: `rows.jsonl:12: field 'prompt'`."""
@@ -84,7 +84,7 @@ class Source:
     name: str
     splits: Mapping[str, Rows]
     commit: str | None = None
-    """The Hub commit, when the source is a Hub dataset and the Hub could say."""
+    """The commit of a Hub dataset, if known."""
 
     def split(self, name: str) -> Rows:
         """Return a split. Raise DataError with the known names if there is no such split."""

@@ -19,7 +19,7 @@ from hf_rlhf.errors import DataError
 
 HASHES = ("exact", "normalised", "prompt")
 HELD_OUT_SPLITS = ("test", "validation")
-"""Splits of a source that are used for held-out evaluation: the first of these that it has."""
+"""Held-out splits of a source, of which the first that exists is used."""
 DEFAULT_TEST_SHARE = 0.1
 
 
@@ -129,7 +129,7 @@ class Selection:
     train: Any
     """numpy bool, shape (rows of the training source,)."""
     test: Any
-    """The same over the held-out source, or over the training source if rows are cut from it."""
+    """Mask over the held-out source, or over the training source if rows are cut from it."""
     dropped: Mapping[str, int]
     report: Mapping[str, Any]
 

@@ -37,7 +37,7 @@ class TrainedRows:
     prompts: frozenset[str]
     responses: frozenset[str]
     complete: bool = True
-    """False: the weights that training began from had seen other rows, which are not known."""
+    """False: the initial weights were trained on other, unknown rows."""
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> "TrainedRows":

@@ -15,7 +15,7 @@ THOUGHTS = (
     *("reasoning_content", "reasoning", "reasoning_text", "reasoning_details", "thinking"),
     *("thinking_content", "thinking_blocks", "thought", "thoughts", "think", "chain_of_thought"),
 )
-"""Keys of a turn for what the assistant thinks before it answers."""
+"""Keys of a turn for the assistant's thoughts."""
 _THOUGHTS = frozenset(THOUGHTS)
 _TEXT_TYPES = ("", "text", "input_text", "output_text")
 _ARGUMENTS = ("arguments", "args", "parameters", "input")

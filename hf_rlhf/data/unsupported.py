@@ -19,7 +19,7 @@ _LEARNED_IF: Mapping[str, bool | None] = {
     **dict.fromkeys(("masked", "is_masked", "mask_loss", "no_loss"), False),
     **dict.fromkeys(("mask", "train_detail", "training_detail"), None),
 }
-"""Mark of a turn -> the value that says that it is learned; None where that is not known.
+"""Mark of a turn -> the value for trained turns; None if unknown.
 
 OpenAI's `weight`, axolotl's `train` and `train_detail`, ms-swift's `loss`, `loss_mask`, and others.
 """

@@ -10,7 +10,7 @@ JSON_TURNS = "a list of turns as JSON text"
 FLAG, NUMBER, NULL = "true or false", "a number", "null"
 
 MAX_DEPTH = 50
-"""Of nested lists and objects. Arrow writes 64 levels, some of which are the table's own."""
+"""Limit for nested lists and objects. Arrow writes 64 levels, including the table's own."""
 
 _TRANSCRIPT = re.compile(r"\s*Human:.*(?:\n\n|\r\n\r\n)Assistant:", re.DOTALL)
 _JSON_TURNS = re.compile(r'\s*\[\s*\{\s*"')

@@ -38,7 +38,7 @@ SCHEMA = 3
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """Models, of which the first is the baseline by default, and tasks."""
+    """Models (the first is the default baseline) and tasks."""
 
     folder: Path
     models: Sequence[Candidate]

@@ -233,7 +233,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Pass:
-    """Values of completions that a model computes: log-probabilities, say."""
+    """Values of completions that need a model, such as log-probabilities."""
 
     model: Candidate
     values: SavedValues

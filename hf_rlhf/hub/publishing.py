@@ -74,7 +74,7 @@ def publish(
     `overwrite` replaces files that this run did not push. `hub` is a client to reuse.
 
     Raises PublishError for a base model that is not on the Hub, a secret in a file, an empty
-    adapter, a read-only token, or a repository with other content; and for a failed push, with
+    adapter, a read-only token, or a repository with other content. The error of a failed push lists
     missing files and the command that finishes it.
     """
     run = Path(run_dir)

@@ -51,8 +51,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("target_modules", "exclude_modules", "layers_pattern"), (str, list)),
     "modules_to_save": (list,),
 }
-# These initialisations leave the base weights as they are; the others (PiSSA, OLoRA, CorDA,
-# LoftQ, LoRA-GA, MiCA) move part of them into the adapter.
+# These initialisations keep the base weights; the others (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA,
+# MiCA) move part of them into the adapter.
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 

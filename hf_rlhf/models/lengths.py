@@ -70,7 +70,8 @@ def prompt_ids(
         )
         for prompt, kwargs in zip(prompts, own, strict=True)
     ]
-    # The chat template already holds the special tokens. Callers count what is too long.
+    # The chat template already includes the special tokens. Callers count prompts that are too
+    # long.
     return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
 
 

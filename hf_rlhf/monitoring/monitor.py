@@ -142,7 +142,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self._act(new, state, Path(args.output_dir))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
-        """Add the last measurement to what the trackers log, once."""
+        """Add the last measurement to the trackers' log, once."""
         if "loss" in logs:
             logs.update(self._unlogged)
             self._unlogged = {}

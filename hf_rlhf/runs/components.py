@@ -57,7 +57,7 @@ class ComponentBuilder:
         self.components: list[Mapping[str, Any]] = []
 
     def trainer(self) -> type[Trainer] | None:
-        """Return the trainer; None, reported, if it does not load."""
+        """Return the trainer; report a failure and return None."""
         if not self.plugin:
             return None
         try:
@@ -74,7 +74,8 @@ class ComponentBuilder:
     def build(
         self, spec: RunSpec, trainer: Any, training: Any, model: Any, folder: Path | None
     ) -> dict[str, Any]:
-        """Return what a `Run` has of components, and `loaded`; None for what cannot be built."""
+        """Return the components for a `Run`, and `loaded`; None for components that cannot be
+        built."""
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
         toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))
@@ -101,9 +102,9 @@ class ComponentBuilder:
     def _component(
         self, kind: Kind, spec: Any, injected: Mapping[str, Any], *, build: bool = True
     ) -> Any:
-        """Build a component; if that fails, report the problem and return None.
+        """Build a component; report a failure and return None.
 
-        Without `build` its name and arguments are checked, and that is all.
+        Without `build`, only its name and arguments are checked.
         """
         factory = self._factory(kind, spec, injected)
         return self._call(spec, factory) if factory is not None and build else None
@@ -111,7 +112,7 @@ class ComponentBuilder:
     def _factory(
         self, kind: Kind, spec: Any, injected: Mapping[str, Any]
     ) -> Callable[[], Any] | None:
-        """Return what builds a component; None, reported, for a wrong name or argument."""
+        """Return a component's factory; report a wrong name or argument and return None."""
         path = spec.path
         label, reads = getattr(spec, "label", spec.name), getattr(spec, "reads", None)
         for each in (each for each in reads or () if not Path(each).expanduser().exists()):
@@ -140,7 +141,7 @@ class ComponentBuilder:
         return partial(target, **arguments)
 
     def _call(self, spec: Any, factory: Callable[[], Any]) -> Any:
-        """Return what `factory` builds; None, reported, if it raises."""
+        """Return the result of `factory`; report an error and return None."""
         path = spec.path
         try:
             return factory()
@@ -207,8 +208,8 @@ class ComponentBuilder:
     def _dataset(
         self, spec: RunSpec, tokenizer: Any, folder: Path | None, columns: Collection[str] = ()
     ) -> Loaded | None:
-        # One process writes the file, and a dry run none. It stays as it is when the run resumes,
-        # and when another run is refused its folder.
+        # One process writes the file, and a dry run none. It is unchanged when the run resumes, or
+        # when another run's folder is refused.
         writes = folder is not None and rank() == 0 and not is_planned()
         begun = folder is not None and (folder / RECORD_NAME).exists()
         rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
@@ -222,7 +223,7 @@ class ComponentBuilder:
     def _loaded(
         self, spec: DatasetSpec, tokenizer: Any, rejected_rows: Path | None
     ) -> Loaded | None:
-        """Build a dataset; None, reported, if it cannot be or has nothing to train on."""
+        """Build a dataset; report a failure, or no training rows, and return None."""
         injected = {
             "tokenizer": tokenizer,
             "rejected_rows": rejected_rows,
@@ -253,7 +254,7 @@ class ComponentBuilder:
         rejected_rows: Path | None,
         entries: Sequence[Mapping[str, Any]],
     ) -> list[MixedSource]:
-        """Load the `sources` of a dataset. Raises ConfigError with the problems of all of them."""
+        """Load the `sources` of a dataset. Raises ConfigError with all problems."""
         builder = ComponentBuilder(self.file, self.plugin)
         specs, builder.problems = self.file.sources((*spec.path, "sources"), entries)
         sources = []
@@ -290,7 +291,7 @@ class ComponentBuilder:
             return None  # two share a label, which the run file's own check has reported
 
     def _toolset(self, spec: RunSpec, max_rounds: int | None) -> Toolset | None:
-        """Return what the model may call while it writes; None, reported, if that is broken."""
+        """Return the run's tools and environment; report a broken one and return None."""
         tools = [tool for each in spec.tools if (tool := self._tool(each)) is not None]
         build, name = None, ""
         if spec.environment is not None:
@@ -304,7 +305,7 @@ class ComponentBuilder:
         return toolset if build is not None or tools else None
 
     def _tool(self, spec: CallbackSpec) -> Callable[..., Any] | None:
-        """Return a function that the model may call; None, reported, if it does not load."""
+        """Return a tool function; report a failure and return None."""
         if spec.arguments:
             where = self.file.where(spec.path)
             what = f"{spec.name} takes no arguments from a run: the model passes them."
@@ -370,7 +371,7 @@ class ComponentBuilder:
 
 
 def _maker(kind: Kind, component: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the callable that makes a component from the arguments of its entry."""
+    """Return the callable that builds a component from its entry's arguments."""
     if isinstance(component, type):
         return component
     if isinstance(component, FunctionType):

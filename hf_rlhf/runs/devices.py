@@ -1,4 +1,4 @@
-"""The machine that a dry run plans for: how many devices of which kind, by their data sheets."""
+"""The machine that a dry run plans for: number and kind of devices, by data sheet."""
 
 import re
 from dataclasses import dataclass

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def monitor_problems(run: "Run") -> Iterator[Problem]:
-    """Yield why the monitor could not watch, or would stop the run at once."""
+    """Yield why the monitor could not measure, or would stop the run at once."""
     spec = run.spec.monitor
     if spec is None:
         return
@@ -85,7 +85,7 @@ def monitor_advice(run: "Run") -> Iterator[str]:
 
 
 def monitor_line(run: "Run") -> str:
-    """Return how often the monitor measures, and what it stops the run on."""
+    """Return a line with the monitor's schedule and stop condition."""
     spec = run.spec.monitor
     assert spec is not None, "there is a monitor"
     looks = counted(planned_steps(run) // spec.every, "measurement")
@@ -99,7 +99,7 @@ def _monitors(run: "Run") -> list[str]:
 
 
 def _stopped(run: "Run") -> Iterator[Problem]:
-    """A run that the monitor has stopped goes on only by other settings of the monitor."""
+    """Refuse to resume a run that the monitor stopped, unless its settings changed."""
     if not (run.folder / RECORD_NAME).is_file():
         return
     record = load_record(run.folder)

@@ -1,8 +1,8 @@
-"""The phases of a run file, each of which begins with the weights of the phase before.
+"""The phases of a run file; each starts from the weights of the previous phase.
 
-A trainer with a `phase_trainer` reads a section `phases`: a list of parts of a run file, each with
-a `name`. A phase is the whole file with its own keys over it, run by that trainer, or by the
-`plugin` that the phase names.
+A trainer with a `phase_trainer` reads a section `phases`: a list of partial run files, each with a
+`name`. A phase is the whole file overridden by its own keys, run by that trainer or by its own
+`plugin`.
 """
 
 import operator
@@ -32,7 +32,7 @@ _COMMON = (
 
 @dataclass(frozen=True)
 class PhaseFile:
-    """A phase, as the run file of a run that begins with the base model."""
+    """A phase, as the run file of a run that starts from the base model."""
 
     name: str
     file: RunFile

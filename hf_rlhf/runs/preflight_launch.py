@@ -151,7 +151,7 @@ def _alone(run: "Run") -> Iterator[Problem]:
             "They found no GPUs: for the CPU write `use_cpu: true`.",
         )
         return
-    # An expectation that this launch meets settles what is only likely below.
+    # A met expectation overrides the merely likely problems below.
     if run.spec.expect_world_size == actual:
         return
     tasks = max(int(os.environ.get(name) or 1) for name in _TASKS)

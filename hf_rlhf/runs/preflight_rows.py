@@ -216,13 +216,13 @@ def _twice(where: str, column: str, start: str, writer: str) -> Problem:
 
 
 def row_notes(run: "Run") -> Iterator[str]:
-    """Yield notes on a judge that only compares words, and on what is not written of the rows."""
+    """Yield notes on a judge that only compares words, and on content that is not rendered."""
     yield from _word_judge_notes(run)
     yield from _unwritten_notes(run)
 
 
 def _word_judge_notes(run: "Run") -> Iterator[str]:
-    """Yield the judges that only compare words, where rows are read: a demo makes its own up."""
+    """Yield judges that only compare words, if rows are read (a demo has synthetic rows)."""
     dataset = run.spec.dataset.arguments
     if not any("path" in arguments for arguments in (dataset, *dataset.get("sources", ()))):
         return
@@ -236,7 +236,7 @@ def _word_judge_notes(run: "Run") -> Iterator[str]:
 
 
 def _unwritten_notes(run: "Run") -> Iterator[str]:
-    """Yield how many turns that are trained lose their thoughts, or their content, to a later turn.
+    """Yield how many trained turns lose thoughts or content when a later turn follows.
 
     Many templates drop the thoughts of earlier turns, as the model is to see them.
     """
@@ -272,7 +272,7 @@ class _Forms:
         self.known: dict[str, _Written | None] = {}
 
     def written(self, each: _Conversation) -> _Written | None:
-        """Return what the template writes; None if it raises."""
+        """Return the template's output; None if it raises."""
         words: dict[str, tuple[str, str]] = {}
         turns = list(_marked_turns(each, words))
         arguments = template_arguments(self.run, each.row)

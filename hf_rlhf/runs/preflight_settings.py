@@ -1,4 +1,4 @@
-"""Settings that the libraries read only after the weights: tried here on weights without memory.
+"""Try settings that the libraries read only after the weights, on weights without memory.
 
 The optimizer and the schedule are built by transformers' own code, the LoRA by peft's.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GRPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
 INITS = (True, "gaussian", "orthogonal")
-"""Values of `init_lora_weights` that leave the base as it is."""
+"""Values of `init_lora_weights` that do not change the base."""
 _LOADING = {
     "revision": "model_revision",
     **{name: name for name in ("dtype", "attn_implementation", "trust_remote_code")},
@@ -34,7 +34,7 @@ _SAMPLING = {
 
 
 def settings_problems(run: "Run") -> Iterator[Problem]:
-    """Yield what is wrong with the settings, each at a top-level key of the run file."""
+    """Yield the problems of the settings, each at a top-level key of the run file."""
     # A revision in there would be that of the weights, and not of tokenizer and evaluation.
     yield from _own_settings(run, "model_init_kwargs", _LOADING)
     for check in _CHECKS:
@@ -50,7 +50,7 @@ def _own_settings(run: "Run", key: str, settings: Mapping[str, str]) -> Iterator
 
 
 def _old_names(run: "Run") -> Iterator[Problem]:
-    """Transformers reads an old name only without the new name, and is silent about it."""
+    """Check for old names, which transformers silently ignores beside the new name."""
     settings = run.spec.settings
     for name in ("checkpointing", "checkpointing_kwargs"):
         old, new = f"gradient_{name}", f"activation_{name}"
@@ -63,7 +63,7 @@ def _old_names(run: "Run") -> Iterator[Problem]:
 
 
 def _loss_type(run: "Run") -> Iterator[Problem]:
-    """TRL reads `loss_type` only in the first loss."""
+    """Check `loss_type`, which TRL reads only in the first loss."""
     from trl import GRPOConfig
 
     loss = getattr(run.training, "loss_type", None)
@@ -121,7 +121,7 @@ def _mixture(run: "Run") -> Iterator[Problem]:
 
 
 def _loading(run: "Run") -> Iterator[Problem]:
-    """What torch's data loader would refuse, and settings that change the batch silently."""
+    """Check what torch's data loader would refuse, and settings that silently change the batch."""
     training = run.training
     for key in ("dataloader_persistent_workers", "dataloader_multiprocessing_context"):
         if getattr(training, key) and not training.dataloader_num_workers:
@@ -189,7 +189,7 @@ def _schedule(run: "Run") -> Iterator[Problem]:
 
 
 def _try_schedule(training: Any) -> None:
-    """Take the first steps of the schedule; raises what that raises."""
+    """Take the first steps of the schedule; raises its errors."""
     import torch
     from transformers import get_scheduler
 

@@ -61,7 +61,7 @@ def resolve_run(
 
 
 def with_settings(run: Run, settings: Mapping[str, Any]) -> Run:
-    """Return a run with other settings or another start, of the same rows and rewards.
+    """Return a run with other settings or another start, with the same rows and rewards.
 
     A setting that is None is removed. Raises ConfigError for what does not fit the run.
     """
@@ -76,9 +76,9 @@ def with_settings(run: Run, settings: Mapping[str, Any]) -> Run:
 def _resolve_phases(
     file: RunFile, component: Mapping[str, Any], trainer: str, python_keys: Collection[str]
 ) -> Run:
-    """Return the run of `file`: its last phase, but begun with the base and in its own folder.
+    """Return the run of `file`: its last phase, but starting from the base and in its own folder.
 
-    `component` is the trainer of the whole, `trainer` the name of that of the phases.
+    `component` is the trainer of the whole run, `trainer` the name of the phases' trainer.
     """
     plugin = str(component["name"])
     check_phases(file)
@@ -99,7 +99,7 @@ def _resolve_phases(
     spec = _spec_of_all(file, files[-1].file, plugin, [phase.run for phase in phases])
     return replace(
         last,
-        # What a phase has left out, the whole has too.
+        # The whole run also drops what a phase dropped.
         spec=replace(spec, rewards=last.spec.rewards),
         folder=folder,
         components=(component, *last.components),
@@ -110,7 +110,7 @@ def _resolve_phases(
 def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run]) -> RunSpec:
     """Return the spec of the whole run: the last phase's, except `publish` and `card`.
 
-    Raises ConfigError for what is wrong with these, or differs between phases and must not.
+    Raises ConfigError for their problems, and for values that must not differ between phases.
     """
     common = {"plugin": plugin, **{key: file.values.get(key) for key in ("publish", "card")}}
     last = replace(last, values={**last.values, **common})
@@ -136,7 +136,7 @@ def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run])
 
 
 def resolve_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
-    """Resolve the dataset, judges, rewards and gates of `file`; its settings are not looked at.
+    """Resolve the dataset, judges, rewards and gates of `file`, ignoring its settings.
 
     `tokenizer` is for the dataset adapter; `plugin` is for messages if the file names no trainer.
     Raises ConfigError with every problem.
@@ -145,7 +145,7 @@ def resolve_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
 
 
 class _Preparation(ComponentBuilder):
-    """The steps of `resolve_run`, collecting problems; a step without its input is left out."""
+    """The steps of `resolve_run`, collecting problems; a step without its input is skipped."""
 
     def run(self, trainer_class: type[Trainer] | None) -> Run:
         classes = self._config_classes(trainer_class)
@@ -198,7 +198,7 @@ class _Preparation(ComponentBuilder):
     def _without_unfed_monitors(
         self, spec: RunSpec, reward: ComposedReward, dataset: Any, trained: bool
     ) -> tuple[RunSpec, ComposedReward | None]:
-        """Leave out a shipped file's weight-0 rewards whose columns the user's data lacks.
+        """Drop a shipped file's weight-0 rewards whose columns the user's data lacks.
 
         `trained` is whether the trainer uses rewards at all; if not, all of them are monitors.
         """

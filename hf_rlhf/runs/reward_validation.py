@@ -24,17 +24,17 @@ class RewardValidationHook:
         self.cause = cause
 
     def problems(self, run: "Run") -> Iterator[Problem]:
-        """Yield why the run's rewards are not validated as its file demands."""
+        """Yield why the run's rewards do not meet the file's requirements."""
         if run.spec.reward_validation is not None:
             what = f"needs the package hf-rlhf-lab{self.cause}."
             yield Problem(KEY, what, "Install it, or remove this.")
 
     def advice(self, run: "Run") -> Iterator[str]:
-        """Yield notes on rewards that were not validated, or fall short of what is required."""
+        """Yield notes on rewards that were not validated, or miss a requirement."""
         yield from ()
 
     def section(self, run: "Run") -> RewardValidation | None:
-        """Return for the record what the reports say, and whether it meets the requirements."""
+        """Return the reports' results for the record, and whether they meet the requirements."""
 
     def copy_reports(self, run: "Run") -> None:
         """Copy the reports into the run folder, from which they are published; once."""

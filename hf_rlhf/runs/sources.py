@@ -1,4 +1,4 @@
-"""Where installed packages came from: an index, an archive, a repository or a folder (PEP 610)."""
+"""The origin of installed packages: an index, an archive, a repository or a folder (PEP 610)."""
 
 import json
 import re
@@ -24,11 +24,11 @@ def package_sources() -> dict[str, Source]:
 
 
 def source_of(package: Distribution, module: str) -> Source:
-    """Return where a package came from, whose code is in the top-level `module`.
+    """Return the origin of the package with the top-level `module`.
 
-    Code that is read from elsewhere than the package was installed to (an editable install, a
-    folder on PYTHONPATH) has the commit and the state of the repository that it lies in. A folder
-    that was copied when it was installed has none: it may have changed since.
+    Code outside of the installation (an editable install, a folder on PYTHONPATH) has the commit
+    and the state of its repository. A folder that was copied at installation has neither: it may
+    have changed since.
     """
     direct = json.loads(package.read_text("direct_url.json") or "{}")
     installer = (package.read_text("INSTALLER") or "").strip()
@@ -64,7 +64,7 @@ def _checkout(file: Path) -> Source:
 def _public(url: str) -> str | None:
     """Return an address without user, password and query, as HTTPS; None for a local address.
 
-    A query may hold a signature or a token. The port is that of SSH where the address is.
+    A query may contain a signature or a token. The port of an SSH address is SSH's.
     """
     match = re.fullmatch(
         r"(https?://)?(?:(?:ssh|git)://)?(?:[^/]*@)?([^/:@]+\.[^/:@]+)(:\d+)?[:/]([^?#]+).*", url
@@ -76,7 +76,7 @@ def _public(url: str) -> str | None:
 
 
 def output(*command: str) -> str | None:
-    """Return what a command prints, or None when it is missing, fails, or is slow."""
+    """Return a command's output; None if it is missing, fails, or is slow."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,6 +1,6 @@
 """Atomic files, the record `run.json`, manifests of checkpoints, secrets, disk space.
 
-Nothing here depends on what is trained.
+Nothing here depends on the kind of training.
 """
 
 import lazy_loader

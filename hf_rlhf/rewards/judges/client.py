@@ -46,7 +46,7 @@ Messages = Sequence[Mapping[str, str]]
 """A conversation: `role` and `content` of each turn."""
 _WAIT = wait_random_exponential(multiplier=0.5, max=15.0)
 _PING_S = 20.0
-"""Of `ping`, at the end of which somebody waits, and of a connection to a host that is up."""
+"""Timeout of `ping`, for which a user waits, and of a connection to a host that is up."""
 _NOTICE_S, _NOTICE_EVERY_S = 5.0, 30.0
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 """Fields for thinking beside the content."""

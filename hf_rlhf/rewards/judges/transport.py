@@ -1,7 +1,7 @@
 """The openai package's HTTP client, limited to `MAX_REPLY_BYTES` of a body.
 
-A judge's server is not trusted: neither package bounds what is read into memory, nor expects a
-response that is no HTTP or has odd headers.
+A judge's server is not trusted: neither package limits the bytes read into memory, nor handles a
+response that is not HTTP or has odd headers.
 """
 
 from contextlib import aclosing
