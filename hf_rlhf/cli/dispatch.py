@@ -1,4 +1,4 @@
-"""``hf-rlhf``: list what is installed, check a run, publish it, pull a published one.
+"""``hf-rlhf``: list components, check a run, publish it, pull a published run.
 
 Only the called verb is imported, and listing verbs imports no plugin, so a broken package cannot
 break or slow down the command line.

@@ -40,7 +40,7 @@ def new(
     kind: Word = typer.Option("reward", help="What it is."),
     out: Path = typer.Option(Path("."), metavar="DIR", help="Where to create the folder NAME."),
 ) -> None:
-    """Create a plugin package with one component: a reward, or that of --kind."""
+    """Create a plugin package with a component: a reward, or another --kind."""
     folder = new_package(name, kind=kind, out=out)
     component = component_name(name, kind)
     for point in registry.offered(KIND_OF[kind]):

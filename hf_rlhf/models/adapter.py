@@ -51,8 +51,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("target_modules", "exclude_modules", "layers_pattern"), (str, list)),
     "modules_to_save": (list,),
 }
-# These initialisations keep the base weights; the others (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA,
-# MiCA) move part of them into the adapter.
+# These initialisations keep the base weights; PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA and MiCA move
+# part of them into the adapter.
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 

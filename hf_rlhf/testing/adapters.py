@@ -22,7 +22,7 @@ FORMATS: tuple[tuple[str, ...], ...] = (
     ("text",),
     ("chosen", "rejected"),
 )
-"""Columns of which TRL needs one set: https://huggingface.co/docs/trl/dataset_formats."""
+"""Sets of columns, one of which TRL needs: https://huggingface.co/docs/trl/dataset_formats."""
 
 _TEXTS = frozenset({"prompt", "completion", "messages", "text", "chosen", "rejected"})
 _ROWS_READ = 50
@@ -165,7 +165,7 @@ def _is_text(value: Any, name: str) -> bool:
 
 
 def is_deterministic(case: DatasetCase) -> None:
-    """Two calls give the same rows and report: every process, and a resumed run, loads anew."""
+    """Two calls give the same rows and report, since every process and resumed run loads again."""
     again = case.load()
     for split, rows in case.loaded.dataset.items():
         other = again.dataset.get(split)
@@ -210,7 +210,7 @@ def reports_in_json(case: DatasetCase) -> None:
 
 
 def names_bad_files_and_rows(case: DatasetCase) -> None:
-    """Errors are those of hf_rlhf.errors, and name the file, and the row that is bad."""
+    """Errors are from hf_rlhf.errors, and name the file and the bad row."""
     bad = list(case.bad)
     if "path" in case.parameters and "path" in case.arguments:
         missing = str(Path(tempfile.gettempdir(), "no-such-folder", "no-such-file.jsonl"))

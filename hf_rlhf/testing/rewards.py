@@ -68,7 +68,7 @@ def has_the_signature(case: RewardCase) -> None:
 
 
 def scores(case: RewardCase) -> None:
-    """One finite number or None for each completion, whatever its text."""
+    """A finite number or None for each completion of any text."""
     case.score(case.instance())
 
 

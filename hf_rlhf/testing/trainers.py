@@ -151,8 +151,8 @@ def saves(case: TrainerCase) -> None:
 def measures(case: TrainerCase) -> None:
     """`held_out`, if there is one, returns one row of the same metrics per held-out row.
 
-    The values are finite numbers or None, and the same whenever it is called, for differences
-    before and after must come from training.
+    The values are finite numbers or None, and equal in every call, since differences must come from
+    training.
     """
     if not case.trainer.measures_held_out():
         return
