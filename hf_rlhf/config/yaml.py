@@ -50,8 +50,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, node: Any, path: KeyPath) -> Any:
-        """Return the plain value of a node and record its line; a node without a value is a
-        problem."""
+        """Return a node's plain value and record its line; an unsupported node is a problem."""
         self.lines.setdefault(path, node.start_mark.line + 1)
         tag = str(node.tag).removeprefix(_PREFIX)
         if isinstance(node, ScalarNode) and tag in {*_SCALARS, "str"}:

@@ -112,7 +112,7 @@ class ArrowRows:
         """Write the rows where `mask` (numpy bool, one per row) is set, and return them.
 
         The file name is a hash of its content, so a changed source is never read from an old file.
-        The main process writes it for all.
+        The first process of a launch to lock it writes it for all.
         """
         import pyarrow as pa
         from datasets import Dataset, Features

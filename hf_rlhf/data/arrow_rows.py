@@ -92,8 +92,7 @@ def _decimals(value: float) -> Iterator[str]:
 
 
 def rows_digest(rows: "Dataset") -> str:
-    """Return a digest of a dataset's content: the same for equal rows in equal order on any
-    machine.
+    """Return a digest of a dataset's content, the same for equal rows on any machine.
 
     It depends on names and values, not on files, chunks, column order and type widths. It processes
     about a gigabyte of text per second, in batches. xxHash detects accidents, not attacks.

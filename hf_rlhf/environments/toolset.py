@@ -96,8 +96,7 @@ class Toolset:
         yield from prepare_tokenizer(tokenizer)
 
     def tool_problems(self) -> Iterator[Problem]:
-        """Yield a problem for each tool without the types and docstring that describe it to the
-        model."""
+        """Yield a problem for each tool without types and docstring to describe it."""
         from transformers.utils import get_json_schema
 
         functions = self.functions(self.example)

@@ -160,8 +160,7 @@ class Suite:
         return text + "; a prompt's completions averaged first" * several
 
     def _generate(self, state: Any) -> None:
-        """Load each model for its completions and values, then for values of other models'
-        completions."""
+        """Load each model for its completions and values, then for values of other models'."""
         answers = list(self._all_answers())
         passes = [(each.model, work) for each in answers for work in each.task.passes(each)]
         for model in self.models:

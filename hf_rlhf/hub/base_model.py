@@ -20,8 +20,7 @@ from hf_rlhf.storage.record_schema import ModelSection
 def with_base(
     hub: Hub, spec: PublishSpec, model: ModelSection, *, look_only: bool = False
 ) -> PublishSpec:
-    """Return `spec` with the base's existing Hub id. Raise PublishError with the fix if there is
-    none."""
+    """Return `spec` with the base's existing Hub id. Raise PublishError if there is none."""
     base = spec.base_model or (model.base if model.base_is_hub_id else None)
     if base is None:
         cure = (

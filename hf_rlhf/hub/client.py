@@ -124,8 +124,7 @@ class Hub:
         return repo_id if slash else f"{name}/{repo_id}"
 
     def exists(self, repo_id: str, revision: str | None = None) -> bool:
-        """Return whether a repository or its revision exists and is visible, including gated
-        repositories."""
+        """Return whether a repository or its revision is visible, including gated repositories."""
         from huggingface_hub.errors import HFValidationError
 
         def step() -> bool:

@@ -46,8 +46,7 @@ def find_model(name: str) -> str:
 
 
 def resolve_model_path(name: str) -> str:
-    """Return the argument of `from_pretrained` for `name`; package://PACKAGE/FOLDER becomes a
-    folder."""
+    """Return the argument of `from_pretrained` for `name`, such as package://PACKAGE/FOLDER."""
     if name.startswith(("./", "../", "/", "~")) and not Path(name).exists():
         raise ModelError(absence_reason(name) or "")
     named = package_and_path(name)

@@ -11,8 +11,7 @@ from hf_rlhf.rewards.composed import TRL_SUPPLIES
 def reward_maker(
     function: Callable[..., Any], arguments: Collection[str]
 ) -> Callable[..., Callable[..., Any]]:
-    """Return a factory for rewards from a function; a function without `completions` is the
-    factory.
+    """Return a reward factory for a function; without `completions` it is the factory.
 
     The function's parameters are dataset columns; parameters with a default, or in `arguments`, may
     be bound.

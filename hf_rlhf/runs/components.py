@@ -74,8 +74,7 @@ class ComponentBuilder:
     def build(
         self, spec: RunSpec, trainer: Any, training: Any, model: Any, folder: Path | None
     ) -> dict[str, Any]:
-        """Return the components for a `Run`, and `loaded`; None for components that cannot be
-        built."""
+        """Return a `Run`'s components, and `loaded`; None for components that fail to build."""
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
         toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))

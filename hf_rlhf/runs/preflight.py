@@ -304,8 +304,7 @@ def _deepspeed(run: "Run") -> Iterator[Problem]:
 
 
 def _saves(run: "Run") -> Iterator[Problem]:
-    """Check for saves inside a generation cycle, which lose its completions (weights differ by
-    4e-3)."""
+    """Check for saves inside a generation cycle, which lose its completions (4e-3 in weights)."""
     if run.training.save_strategy == "best" and run.training.eval_strategy == "no":
         yield Problem(
             "save_strategy",

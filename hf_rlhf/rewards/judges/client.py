@@ -151,8 +151,7 @@ class ChatClient:
         return {**self._usage.totals(), "cache_errors": float(self._cache.failures)}
 
     async def ping(self) -> str:
-        """Request a token, uncached and without retries. Raises JudgeError with the cause and a
-        fix."""
+        """Request a token, uncached and without retries. Raises JudgeError with a fix."""
         from openai import OpenAIError
 
         started = monotonic()

@@ -61,8 +61,7 @@ class _Request:
 
 @dataclass
 class OpenAIText(ChatClient):
-    """Generate texts with a language model through an OpenAI-compatible API. Picklable, without
-    key.
+    """Generate texts through an OpenAI-compatible API. Picklable; it holds no key.
 
     Raises JudgeError for settings that cannot work.
     """
