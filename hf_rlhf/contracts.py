@@ -53,7 +53,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows of a split that a trainer's own rules, such as `max_length`, drop or cut."""
+    """Rows of a split that a trainer's own rules (`max_length`) drop or cut."""
 
     rows: int
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judge's answer to one `Question`."""
+    """A judge's answer to a `Question`."""
 
     score: Score
     """In [0, 1]; None if the judge failed, never a number."""
@@ -177,7 +177,7 @@ kind of data may ignore the rows and bring its own cases."""
 
 @dataclass(frozen=True)
 class Method:
-    """A training method, for the model card. `summary` is Markdown on one line."""
+    """A training method, for the model card. `summary` is single-line Markdown."""
 
     name: str
     """As written in a sentence: `GRPO`, `reward modelling`."""

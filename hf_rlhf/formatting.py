@@ -28,7 +28,7 @@ _SIGN_TEST = 6
 
 
 def visible(text: str) -> str:
-    """Return text with invisible characters written as escapes such as `\\u202e`."""
+    """Return text with invisible characters written as escapes (`\\u202e`)."""
     unix = text.replace("\r\n", "\n")
     return _INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", unix)
 
@@ -64,7 +64,7 @@ def code(value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return text on one line with all Markdown and HTML escaped."""
+    """Return single-line text with all Markdown and HTML escaped."""
     return _SPECIAL.sub(r"\\\1", " ".join(visible(str(value)).split()))
 
 
