@@ -87,7 +87,7 @@ def test_the_code_of_the_page_is_what_the_commands_make(reader):
     assert manifest in made["pyproject.toml"]
     reward, tests = blocks("python")
     assert made["reward.py"].endswith(reward)
-    assert "RewardTests" in tests
+    assert "check_reward" in tests
     (folder / "tests" / "test_page.py").write_text(tests)
     done = subprocess.run(
         # The run by name is that of the package's own tests, which have been run.

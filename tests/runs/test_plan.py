@@ -51,7 +51,7 @@ def test_a_gpu_run_is_planned_where_there_is_no_gpu(gpu_run, tmp_path, capsys):
     assert "DDP" not in memory
     assert by_check["advice"]["text"].startswith("every weight is trained in bfloat16, so that a")
     assert "flash_attn is not installed" in found["not checked", "attn_implementation"]["text"]
-    assert by_check["judge words"]["text"].startswith("not checked from here: The judge at")
+    assert by_check["judge words"]["text"].startswith("not checked from here: The judge m at")
     assert by_check["reward refiner"]["text"].startswith("not tried")
     assert "on 4 processes, planned for another machine" in " ".join(
         capsys.readouterr().out.split()

@@ -90,7 +90,7 @@ def test_a_run_in_memory_is_recorded_resumed_and_refused_like_any_other(settings
             train(dataset=rows(), **given)
     Path("mine.py").write_text(Path("mine.py").read_text().replace("1.0", "2.0"))
     with pytest.raises(
-        RunFolderError, match=r"code of even changed: even, mine.py(.|\n)*\+def even.*2.0"
+        RunFolderError, match=r"code of even changed: mine.py(.|\n)*\+def even.*2.0"
     ):
         dry_run(dataset=rows(), **given)
 

@@ -90,16 +90,18 @@ def test_no_process_is_left_of_a_build_that_is_stopped(
     script = (
         "import signal, time; from hf_rlhf_traces import command, pipeline\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "pipeline.read_row = lambda *_: time.sleep(60)\n"
+        f"reading = __import__('pathlib').Path({str(tmp_path / 'reading')!r})\n"
+        "pipeline.read_row = lambda *_: (reading.touch(), time.sleep(60))\n"
         f"command.command(['build', *{list(map(str, files))}, '--out', {str(tmp_path / 'out')!r}, "
         "'--workers', '2'])"
     )
     errors = tmp_path / "errors"
     with errors.open("w") as file:
         build = psutil.Popen([sys.executable, "-c", script], stderr=file)
-    while len(started := build.children()) < 3:  # two workers and their manager
+    while not (tmp_path / "reading").exists():
         assert build.poll() is None
         time.sleep(0.05)
+    started = build.children()  # two workers and their manager
     build.send_signal(number)
     build.wait()
     assert psutil.wait_procs(started, timeout=10)[1] == []
