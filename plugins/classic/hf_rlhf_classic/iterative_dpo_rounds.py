@@ -1,8 +1,5 @@
 """The work between two epochs of an iterative DPO run: measure, sample, score, pair.
 
-An epoch of the trainer is an iteration. At its start the policy is measured on held-out prompts,
-completions are sampled and scored by the run's reward, and rows are drawn from the buffer.
-
 `iterations/policy-0003/` has the outputs of the policy after three iterations: completions for
 held-out prompts (`held_out-*.json`), completions for the fourth iteration's prompts (`rollouts-*`),
 and the reference's log-probabilities of its pairs (`reference-*`). The files belong to the policy's

@@ -86,11 +86,11 @@ def test_a_reward_model_keeps_the_rows_of_every_training_beside_its_weights(tmp_
     counts = [len(TrainedRows.read(folder).prompts) for folder in folders]
     assert counts == [10, 20, 20]
     assert all(TrainedRows.read(folder).complete for folder in folders)
-    for folder in folders:  # as a run of an earlier version left it
-        (folder / "trained_on.json").unlink()
     assert rewards(["validate", "second", "--data", "rows.jsonl"]) == 1
     report = json.loads((tmp_path / "evals/validation/validation.json").read_text())
     assert "10 of 10 prompts" in report["checks"][-1]["summary"]
+    for folder in folders:
+        (folder / "trained_on.json").unlink()
     (tmp_path / "rows.jsonl").write_text(json.dumps({**rows[0], "prompt": "another"}))
     rewards(["validate", "second", "--data", "rows.jsonl"])
     report = json.loads((tmp_path / "evals/validation/validation.json").read_text())
