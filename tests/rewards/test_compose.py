@@ -55,23 +55,14 @@ def test_weighted_sum_of_sync_and_async():
     assert total(parts) == [-9.5, -19.0]
 
 
-def test_weight_zero_is_measured_but_never_added_and_never_voids():
-    parts = [Part("a", Fixed([1.0, 2.0])), Part("watch", Fixed([None, 5.0]), weight=0)]
-    composed = ComposedReward(tuple(parts))
-    scores = composed.score(["p", "p"], ["c", "c"])
-    assert scores.total == [1.0, 2.0]
-    assert scores.parts["watch"] == [None, 5.0]
-
-
-def test_a_failed_reward_voids_its_row_and_never_reads_as_zero():
-    parts = [Part("a", Fixed([None, 2.0])), Part("b", Fixed([1.0, 1.0]))]
-    assert total(parts) == [None, 3.0]
-
-
-def test_a_reward_that_does_not_apply_leaves_the_sum():
-    parts = [Part("a", Fixed([None, 2.0]), on_none="skip"), Part("b", Fixed([1.0, 1.0]))]
-    assert total(parts) == [1.0, 3.0]
-    assert total(parts[:1]) == [None, 2.0]
+def test_a_failed_reward_voids_its_row_unless_it_is_skipped_or_only_watched():
+    fails, other = Fixed([None, 2.0]), Part("b", Fixed([1.0, 1.0]))
+    assert total([Part("a", fails), other]) == [None, 3.0]
+    assert total([Part("a", fails, on_none="skip"), other]) == [1.0, 3.0]
+    assert total([Part("a", fails, on_none="skip")]) == [None, 2.0]
+    watched = ComposedReward((Part("a", fails, weight=0), other)).score(["p"] * 2, ["c"] * 2)
+    assert watched.total == [1.0, 1.0]
+    assert watched.parts["a"] == [None, 2.0]
 
 
 def test_gates():
@@ -81,16 +72,11 @@ def test_gates():
     assert total(rewards, gates, n=4) == [1.0, 0.0, None, None]
 
 
-def test_clipping_is_before_the_weight():
-    assert total([Part("a", Fixed([5.0, -5.0]), weight=2, clip=(-1.0, 1.0))]) == [2.0, -2.0]
-
-
 @pytest.mark.parametrize(
     ("transform", "clip", "expected"),
     [
-        (Transform(sigmoid=1), None, [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(3))]),
+        (None, (-1.0, 1.0), [1.0, -1.0]),
         (Transform(sigmoid=2), None, [1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(1.5))]),
-        (Transform(zscore=(0.5, 0.25)), None, [2.0, -14.0]),
         (Transform(zscore=(0.5, 0.25)), (-1.5, 1.5), [1.5, -1.5]),
         (
             Transform(zscore=(0, 2), sigmoid=0.5),
@@ -112,22 +98,13 @@ def test_a_sigmoid_does_not_overflow_and_leaves_none_alone():
 
 
 def test_async_rewards_run_together():
-    class Meeting:
-        def __init__(self):
-            self.both = None
-            self.count = 0
+    barrier = asyncio.Barrier(2)
 
-        async def __call__(self, prompts, completions, **_):
-            self.both = self.both or asyncio.Event()
-            self.count += 1
-            if self.count == 2:
-                self.both.set()
-            await asyncio.wait_for(self.both.wait(), timeout=60)
-            return [1.0]
+    async def meets(prompts, completions, **_):
+        await asyncio.wait_for(barrier.wait(), timeout=60)
+        return [1.0]
 
-    meeting = Meeting()
-    parts = [Part("a", meeting), Part("b", meeting)]
-    assert total(parts, n=1) == [2.0]
+    assert total([Part("a", meets), Part("b", meets)], n=1) == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -136,17 +113,16 @@ def test_async_rewards_run_together():
         ([1.0], "returned 1 scores for 2 completions"),
         ([1.0, math.nan], "returned nan for completion 1 of 2"),
         ({0: 1.0, 1: math.nan}.values(), "returned nan for completion 1 of 2"),
-        ([1.0, math.inf], "returned inf for completion 1"),
         ([1.0, "0.5"], "returned '0.5' for completion 1"),
+        ([1.0, 10**400], "for completion 1 of 2"),
         ("12", "returned str, not a list"),
+        ({0: 1.0, 1: 2.0}, "returned dict, not a list"),
         (None, "returned NoneType, not a list"),
-        ([[1.0], 2.0], r"returned \[1.0\] for completion 0"),
     ],
 )
-@pytest.mark.parametrize("kind", [Fixed, Later])
-def test_what_is_not_a_list_of_numbers_is_refused_by_label(kind, values, said):
+def test_what_is_not_a_list_of_numbers_is_refused_by_label(values, said):
     with pytest.raises(RewardError, match=said) as caught:
-        total([Part("polite", kind(values), source="acme 1.0")])
+        total([Part("polite", Later(values), source="acme 1.0")])
     assert "'polite' (from acme 1.0)" in str(caught.value)
     assert "None to abstain" in str(caught.value)
 
@@ -163,7 +139,7 @@ class Leaves(BaseException):
     """As a test runner skips."""
 
 
-@pytest.mark.parametrize("exit", [SystemExit(0), SystemExit(), SystemExit("bye"), Leaves("now")])
+@pytest.mark.parametrize("exit", [SystemExit(0), Leaves("now")])
 def test_a_reward_that_leaves_is_an_error_and_never_the_end(exit):
     """`sys.exit()` in a library would end a run with status 0."""
 
@@ -249,12 +225,8 @@ def test_two_rewards_with_one_label_are_refused():
         ComposedReward((Part("a", Fixed([])),), (Part("a", Fixed([])),))
 
 
-def test_columns_needed_are_the_parameters_without_default():
-    assert Part("a", NeedsColumns()).needs() == {"sources"}
-    assert Part("a", Fixed([])).needs() == frozenset()
-
-
 def test_a_reward_gets_only_the_columns_it_names_unless_it_takes_all():
+    assert Part("a", NeedsColumns()).needs() == {"sources"}
     scores = ComposedReward((Part("a", NeedsColumns()),)).score(
         ["p"], ["c"], sources=[[1, 2]], other=["x"], log_metric=None
     )
@@ -280,6 +252,8 @@ def test_as_trl_calls_it_every_part_is_logged():
     assert logged["rewards/a/zero_std_groups"] == 1.0  # q has one score left, so only p counts
     assert logged["rewards/total/zero_std_groups"] == 0.0
     assert logged["gates/g/pass_rate"] == 0.75
+    # TRL averages what two log under one name, and its std has another definition.
+    assert not {"rewards/total/mean", "rewards/total/std"} & logged.keys()
     assert extra["a"] == [1.0, 1.0, 0.0, None]
     assert composed.last_sample == {
         "prompt": "q",
@@ -290,11 +264,8 @@ def test_as_trl_calls_it_every_part_is_logged():
 
 
 def test_it_pickles_like_its_parts():
-    composed = ComposedReward((Part("a", Fixed([1.0])),))
-    composed(prompts=["p"], completions=["c"])
-    copy = pickle.loads(pickle.dumps(composed))
-    assert copy.score(["p"], ["c"]).total == [1.0]
-    assert copy.__name__ == "total"
+    composed = pickle.loads(pickle.dumps(ComposedReward((Part("a", Fixed([1.0])),))))
+    assert composed.score(["p"], ["c"]).total == [1.0]
 
 
 scores = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=8)
@@ -313,17 +284,6 @@ def test_statistics_agree_with_their_definitions(values):
         assert result["zero_std_groups"] == float(max(known) - min(known) < 1e-9)
     else:
         assert "zero_std_groups" not in result
-
-
-@pytest.mark.parametrize("values", [b"12", {0: 1.0, 1: 2.0}, {0.0, 1.0}])
-def test_what_has_a_length_but_no_order_of_numbers_is_not_a_list(values):
-    with pytest.raises(RewardError, match=f"returned {type(values).__name__}, not a list"):
-        total([Part("a", Fixed(values))])
-
-
-def test_a_number_that_no_float_holds_is_refused():
-    with pytest.raises(RewardError, match="for completion 1 of 2"):
-        total([Part("a", Fixed([1.0, 10**400]))])
 
 
 def test_what_only_trl_supplies_can_be_used_outside_training():
@@ -347,15 +307,6 @@ def test_a_reward_that_needs_what_only_a_run_has_is_told_so(name):
     }[name]
     with pytest.raises(RewardError, match=f"needs `{name}`, .* Give it a default: `{name}=None`"):
         total([Part("ids", reward)], n=1)
-
-
-def test_the_statistics_that_trl_logs_itself_are_left_to_it():
-    """TRL averages what two log under one name, and its std has another definition."""
-    logged = {}
-    composed = ComposedReward((Part("a", Fixed([1.0, 0.0])),))
-    composed(["p", "p"], ["c", "c"], log_metric=logged.__setitem__)
-    assert {"rewards/a/mean", "rewards/a/std", "rewards/total/none"} <= logged.keys()
-    assert not {"rewards/total/mean", "rewards/total/std"} & logged.keys()
 
 
 def test_an_error_on_one_process_stops_the_others(monkeypatch):
@@ -413,73 +364,37 @@ def test_one_reward_between_begins_the_count_anew(capsys):
 
 def test_batches_of_one_step_count_as_one_step():
     steps_scored([None] * 6, most=2, steps=[0, 0, 0, 1, 1, 1])
-    with pytest.raises(RewardError, match="2 consecutive steps"):
-        steps_scored([None] * 3, most=2, steps=[0, 1, 2])
-
-
-def test_without_a_limit_no_number_of_them_stops_the_run():
-    steps_scored([None] * 50, most=0)
-
-
-@pytest.mark.parametrize(
-    ("history", "rewarded"),
-    [
-        ([{f"rewards/{TOTAL}/none": 8.0}, {"loss": 0.0}], False),
-        ([{f"rewards/{TOTAL}/none": 8.0, f"rewards/{TOTAL}/mean": None}], False),
-        ([{f"rewards/{TOTAL}/none": 8.0, f"rewards/{TOTAL}/mean": math.nan}], False),
-        (
-            [
-                {f"rewards/{TOTAL}/none": 8.0},
-                {f"rewards/{TOTAL}/none": 7.0, **{f"rewards/{TOTAL}/mean": 0.0}},
-            ],
-            True,
-        ),
-        ([{"loss": 1.0}], True),
-        ([], True),
-    ],
-)
-def test_a_training_in_which_nothing_got_a_reward_is_known_by_its_log(history, rewarded):
-    if rewarded:
-        check_learned(history, TOTAL)
-        return
-    with pytest.raises(RewardError, match="No completion of the whole training got a reward"):
-        check_learned(history, TOTAL)
+    steps_scored([None] * 50, most=0)  # no limit
 
 
 CUT = "completions/clipped_ratio"
 FLAT = "frac_reward_zero_std"
+NONE, MEAN, STD = (f"rewards/{TOTAL}/{name}" for name in ("none", "mean", "std"))
 
 
 @pytest.mark.parametrize(
-    ("history", "masks", "message"),
+    ("history", "message"),
     [
-        ([{CUT: 1.0}, {CUT: 1.0}], True, "was cut at `max_completion_length`.*nothing was learned"),
-        ([{CUT: 1.0}, {CUT: 1.0}], False, None),
-        ([{CUT: 1.0}, {CUT: 0.75}], True, None),
-        (
-            [{"grad_norm": 0.0}, {"grad_norm": 0.0, "loss": 0.0}],
-            False,
-            "Either no token had a loss",
-        ),
-        (
-            [{"grad_norm": 0.0, FLAT: 0.5}, {"grad_norm": 0.0, FLAT: 1.0}],
-            False,
-            "no token had a loss",
-        ),
-        ([{"grad_norm": 0.0, FLAT: 1.0}], False, None),
-        ([{"grad_norm": math.nan, FLAT: 1.0}], False, "is 0 or not a number"),
-        ([{"grad_norm": 0.0, f"rewards/{TOTAL}/std": 0.0}], False, None),
-        ([{"grad_norm": 0.0, f"rewards/{TOTAL}/std": 0.1}], False, "no token had a loss"),
-        ([{"grad_norm": math.nan, "loss": math.nan}], False, "is 0 or not a number"),
-        ([{"grad_norm": 0.0}, {"grad_norm": 1e-9}], False, None),
+        ([{NONE: 8.0}, {"loss": 0.0}], "No completion of the whole training got a reward"),
+        ([{NONE: 8.0, MEAN: math.nan}], "No completion of the whole training got a reward"),
+        ([{NONE: 8.0}, {NONE: 7.0, MEAN: 0.0}], None),
+        ([], None),
+        ([{CUT: 1.0}, {CUT: 1.0}], "was cut at `max_completion_length`.*nothing was learned"),
+        ([{CUT: 1.0}, {CUT: 0.75}], None),
+        ([{"grad_norm": 0.0}, {"grad_norm": 0.0, "loss": 0.0}], "Either no token had a loss"),
+        ([{"grad_norm": 0.0, FLAT: 0.5}, {"grad_norm": 0.0, FLAT: 1.0}], "no token had a loss"),
+        ([{"grad_norm": 0.0, FLAT: 1.0}], None),
+        ([{"grad_norm": 0.0, STD: 0.0}], None),
+        ([{"grad_norm": math.nan, FLAT: 1.0}], "is 0 or not a number"),
+        ([{"grad_norm": 0.0}, {"grad_norm": 1e-9}], None),
     ],
 )
-def test_a_training_without_any_loss_is_known_by_its_log(history, masks, message):
+def test_a_training_in_which_nothing_was_learned_is_known_by_its_log(history, message):
     if message is None:
-        check_learned(history, TOTAL, masks)
+        check_learned(history, TOTAL, masks=True)
         return
     with pytest.raises((RewardError, DataError), match=message):
-        check_learned(history, TOTAL, masks)
+        check_learned(history, TOTAL, masks=True)
 
 
 def test_completions_that_were_cut_and_are_masked_count_as_left_out(capsys):

@@ -34,9 +34,8 @@ from hf_rlhf.distributed import processes
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.formatting import duration, visible
 from hf_rlhf.rewards.judges import failures
-from hf_rlhf.rewards.judges.cache import DiskCache, default_path
+from hf_rlhf.rewards.judges.cache import DiskCache, Keep, default_path
 from hf_rlhf.rewards.judges.failures import Failed, Unreadable
-from hf_rlhf.rewards.judges.usage import UsageCounter
 from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets
 
 if TYPE_CHECKING:
@@ -48,9 +47,12 @@ _WAIT = wait_random_exponential(multiplier=0.5, max=15.0)
 _PING_S = 20.0
 """Timeout of `ping`, for which a user waits, and of a connection to a host that is up."""
 _NOTICE_S, _NOTICE_EVERY_S = 5.0, 30.0
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-"""Fields for thinking beside the content."""
 _MOST_TOKENS = 10**12
+_TOTALS = (
+    *("calls", "cached", "failed", "requests"),
+    *("prompt_tokens", "completion_tokens", "cost", "seconds"),
+)
+CUT_OFF = "cut off at max_tokens, which counts thinking too; extra_body may turn it off."
 _QUOTED_CHARACTERS = 200
 _places: WeakKeyDictionary[Any, dict[tuple[str, int], asyncio.Semaphore]] = WeakKeyDictionary()
 """Limits by event loop. The rewards of a run share a loop."""
@@ -63,10 +65,9 @@ class Reply:
     """A model's reply and its cost."""
 
     text: str
+    """Without thinking."""
     truncated: bool = False
     """Whether it reached the token limit."""
-    only_thought: bool = False
-    """Whether it has only thinking; `text` is then empty, since a thought is no reply."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -115,7 +116,7 @@ class ChatClient:
     price_per_million_output: float = 0.0
     display_name: str = field(default="judge", init=False, repr=False)
     """The model's name in messages."""
-    _usage: UsageCounter = field(init=False, repr=False, compare=False)
+    _usage: dict[str, float] = field(init=False, repr=False, compare=False)
     _cache: DiskCache = field(init=False, repr=False, compare=False)
     _was_answered: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -127,9 +128,9 @@ class ChatClient:
     def __post_init__(self) -> None:
         self.base_url = _checked_url(self.base_url, self.display_name)
         self._check()
-        self._usage = UsageCounter()
+        self._usage = dict.fromkeys(_TOTALS, 0.0)
         path = Path(self.cache_path) if self.cache_path else default_path(self.kind)
-        self._cache = DiskCache(path, self.kind, self.decode, enabled=self.cache)
+        self._cache = DiskCache(path, self.decode, enabled=self.cache)
 
     @staticmethod
     def decode(value: Any) -> Any:
@@ -148,7 +149,12 @@ class ChatClient:
         an answer, `requests` all requests including retries; `cache_errors` above 0 means that the
         cache could not be used. Tokens are counted by the server.
         """
-        return {**self._usage.totals(), "cache_errors": float(self._cache.failures)}
+        return {**self._usage, "cache_errors": float(self._cache.failures)}
+
+    def count(self, **amounts: float) -> None:
+        """Add to the totals of `usage`."""
+        for name, amount in amounts.items():
+            self._usage[name] += amount
 
     async def ping(self) -> str:
         """Request a token, uncached and without retries. Raises JudgeError with a fix."""
@@ -162,7 +168,7 @@ class ChatClient:
                     await self._send(client, {**self.probe(), **limit})
             except (OpenAIError, Unreadable, TimeoutError) as error:
                 if failures.kind(error) == "refused":
-                    raise await self._stopped(client, error) from None
+                    raise self._stopped(error) from None
                 raise JudgeError(
                     f"{self._server} gave no answer: {self._cause(error)}. Is the server running "
                     f"and base_url right? For vLLM: vllm serve {self.model}"
@@ -172,6 +178,22 @@ class ChatClient:
     def probe(self) -> dict[str, Any]:
         """Return a request that a server answers quickly."""
         return self.body([{"role": "user", "content": "Say yes."}])
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[tuple["AsyncOpenAI", asyncio.TaskGroup, Keep]]:
+        """Open a client, a group of tasks, and the cache for their replies; count the time.
+
+        Raises the first error of the tasks.
+        """
+        started = monotonic()
+        try:
+            with self._cache.writer() as keep:
+                async with self.connect() as client, asyncio.TaskGroup() as group:
+                    yield client, group, keep
+        except ExceptionGroup as errors:
+            raise failures.first_cause(errors) from None
+        finally:
+            self.count(seconds=monotonic() - started)
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["AsyncOpenAI"]:
@@ -232,7 +254,7 @@ class ChatClient:
             reply: Reply = await tries(through_outages, self._send, client, body)
         except (OpenAIError, Unreadable, TimeoutError) as error:
             if failures.kind(error) in ("down", "refused"):
-                raise await self._stopped(client, error) from None
+                raise self._stopped(error) from None
             raise Failed(self._cause(error)) from None
         return reply
 
@@ -244,11 +266,9 @@ class ChatClient:
         """Parse the reply in a response's JSON. Raises LookupError, TypeError and the like."""
         choice = answer["choices"][0]
         message, usage = choice["message"], answer.get("usage") or {}
-        content = text_of([message])
         return Reply(
-            text=content,
+            text=text_of([message]),
             truncated=choice.get("finish_reason") == "length",
-            only_thought=not content.strip() and any(map(message.get, _THOUGHTS)),
             prompt_tokens=_count(usage, "prompt_tokens"),
             completion_tokens=_count(usage, "completion_tokens"),
         )
@@ -257,7 +277,7 @@ class ChatClient:
         """Send a request within the concurrency limit, and count its cost."""
         fields = {name: value for name, value in body.items() if name != "extra_body"}
         async with self._place():
-            self._usage.add(requests=1)
+            self.count(requests=1)
             async with asyncio.timeout(self.timeout):
                 text = await self.post(client, {**fields, **self.extra_body})
         if key := os.environ.get(self.api_key_env):
@@ -269,7 +289,7 @@ class ChatClient:
         self._was_answered = True
         read, written = reply.prompt_tokens, reply.completion_tokens
         cost = read * self.price_per_million_input + written * self.price_per_million_output
-        self._usage.add(prompt_tokens=read, completion_tokens=written, cost=cost / 1e6)
+        self.count(prompt_tokens=read, completion_tokens=written, cost=cost / 1e6)
         return reply
 
     def _place(self) -> asyncio.Semaphore:
@@ -295,10 +315,8 @@ class ChatClient:
             text += f"({self._cause(failures.error_of(state))}); waiting up to "
             print(f"{text}{duration(self.patience)}.", file=sys.stderr, flush=True)
 
-    async def _stopped(self, client: "AsyncOpenAI", error: BaseException) -> JudgeError:
+    def _stopped(self, error: BaseException) -> JudgeError:
         """Return the error that stops the run, with its fix."""
-        from openai import OpenAIError
-
         cause = self._cause(error)
         if failures.kind(error) == "down":
             kept = "; what was answered is in the cache" if self.cache else ""
@@ -307,12 +325,6 @@ class ChatClient:
                 f"{self.patience:g} s: {cause}. Start it again and repeat the same command{kept}."
             )
         cure = failures.cure(error, self.api_key_env)
-        if failures.status_of(error) == 404:
-            try:
-                names = [model.id for model in (await client.models.list(timeout=5)).data]
-                cure = f"It serves: {self._quote(', '.join(names))}."
-            except (OpenAIError, ValueError, TypeError, AttributeError, RecursionError):
-                cure = f"It lists no models. {cure}"
         return JudgeError(f"{self._server} refuses the request: {cause}. {cure}")
 
     @property

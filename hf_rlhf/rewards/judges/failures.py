@@ -70,7 +70,10 @@ def cure(error: BaseException, api_key_env: str) -> str:
         return f"It refused the key: put a valid one in the environment variable {api_key_env}."
     if isinstance(_root(error), ssl.SSLCertVerificationError):
         return "Its certificate is not trusted; SSL_CERT_FILE names certificates of your own."
-    return "Set base_url to where an OpenAI-compatible API is served; it usually ends in /v1."
+    return (
+        "Set base_url to where an OpenAI-compatible API is served, usually ending in /v1, and "
+        "model to a name that it serves (GET /v1/models)."
+    )
 
 
 def first_cause(errors: ExceptionGroup[Exception]) -> BaseException:

@@ -6,17 +6,23 @@ down is waited for: an outage causes neither a number nor None.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import Question, Verdict
+from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges import prompts
 from hf_rlhf.rewards.judges.cache import Keep
-from hf_rlhf.rewards.judges.client import ChatClient, Messages, Reply, with_more_tokens
-from hf_rlhf.rewards.judges.failures import Failed, first_cause
-from hf_rlhf.rewards.judges.usage import FailureWindow
+from hf_rlhf.rewards.judges.client import (
+    CUT_OFF,
+    ChatClient,
+    Messages,
+    Reply,
+    with_more_tokens,
+)
+from hf_rlhf.rewards.judges.failures import Failed
 from hf_rlhf.rewards.judges.verdicts import Malformed, read_verdict
 
 if TYPE_CHECKING:
@@ -39,7 +45,10 @@ class OpenAIJudge(ChatClient):
     max_failure_rate: float = 0.5
     """Stop the run above this share of None in a label's last `failure_window` questions."""
     failure_window: int = 64
-    _failures: FailureWindow = field(init=False, repr=False, compare=False)
+    _failed: dict[str, deque[bool]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Whether the last questions failed, by label."""
 
     kind = "verdict"
 
@@ -47,7 +56,6 @@ class OpenAIJudge(ChatClient):
         super().__post_init__()
         self._require("failure_window", self.failure_window >= 1, "at least 1")
         self._require("max_failure_rate", 0 <= self.max_failure_rate <= 1, "from 0 to 1")
-        self._failures = FailureWindow(self.failure_window, self.max_failure_rate)
 
     @staticmethod
     def decode(value: Any) -> Verdict:
@@ -63,21 +71,44 @@ class OpenAIJudge(ChatClient):
         Raises JudgeError if the server refuses a request or is down for longer than `patience`, and
         above `max_failure_rate`.
         """
-        started = monotonic()
         bodies = [self.body(prompts.messages_for(question)) for question in questions]
         keys = [self.cache_key(repair=prompts.REPAIR, body=body) for body in bodies]
         verdicts = self._cache.read(keys)
         missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in verdicts}
-        try:
-            if missing:
-                verdicts |= await self._ask_all(missing)
-        finally:
-            self._usage.add(seconds=monotonic() - started)
+        turn = asyncio.Semaphore(self.max_concurrency)  # or all would wait for retries at once
+
+        async def ask(client: "AsyncOpenAI", key: str, keep: Keep) -> None:
+            async with turn:
+                verdicts[key] = verdict = await self._ask(client, missing[key])
+            if verdict.score is not None:
+                keep(key, asdict(verdict))
+
+        if missing:
+            async with self.session() as (client, group, keep):
+                for key in missing:
+                    group.create_task(ask(client, key, keep))
         answers = [verdicts[key] for key in keys]
         failed = sum(verdict.score is None for verdict in answers)
-        self._usage.add(calls=len(keys), cached=len(keys) - len(missing), failed=failed)
-        self._failures.add(questions, answers)
+        cached = len(keys) - len(missing)
+        self.count(calls=len(keys), cached=cached, failed=failed)
+        self._check_failures(questions, answers)
         return answers
+
+    def _check_failures(self, questions: Sequence[Question], verdicts: Sequence[Verdict]) -> None:
+        """Raise JudgeError if too many of the last questions of a label failed."""
+        size, causes = self.failure_window, {}
+        for question, verdict in zip(questions, verdicts, strict=True):
+            window = self._failed.setdefault(question.label, deque(maxlen=size))
+            window.append(verdict.score is None)
+            if verdict.score is None:
+                causes[question.label] = verdict.reason
+        for label, cause in causes.items():
+            rate = sum(self._failed[label]) / size
+            if len(self._failed[label]) == size and rate > self.max_failure_rate:
+                raise JudgeError(
+                    f"The judge failed on {rate:.0%} of the last {size} questions of {label!r}, "
+                    f"more than max_failure_rate {self.max_failure_rate:.0%}. Last cause: {cause}"
+                )
 
     def describe(self) -> Mapping[str, Any]:
         """Return all settings that verdicts depend on."""
@@ -97,29 +128,6 @@ class OpenAIJudge(ChatClient):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body
 
-    async def _ask_all(self, bodies: Mapping[str, dict[str, Any]]) -> dict[str, Verdict]:
-        """Return the verdict for each body, and cache it if it has a score."""
-        verdicts: dict[str, Verdict] = {}
-        turn = asyncio.Semaphore(self.max_concurrency)  # or all would wait for retries at once
-
-        async def ask(client: "AsyncOpenAI", key: str, keep: Keep) -> None:
-            async with turn:
-                verdicts[key] = verdict = await self._ask(client, bodies[key])
-            if verdict.score is not None:
-                keep(key, asdict(verdict))
-
-        try:
-            async with (
-                self._cache.writer() as keep,
-                self.connect() as client,
-                asyncio.TaskGroup() as group,
-            ):
-                for key in bodies:
-                    group.create_task(ask(client, key, keep))
-        except ExceptionGroup as errors:
-            raise first_cause(errors) from None
-        return verdicts
-
     async def _ask(self, client: "AsyncOpenAI", body: dict[str, Any]) -> Verdict:
         """Return a verdict; a malformed reply is sent back once for repair."""
         try:
@@ -136,11 +144,8 @@ class OpenAIJudge(ChatClient):
 
 
 def _verdict(reply: Reply) -> Verdict:
-    hint = ", inside its thinking, which extra_body may turn off" * reply.only_thought
     if reply.truncated:
-        raise Malformed(f"it was cut off at max_tokens{hint}.")
-    if reply.only_thought:
-        raise Malformed(f"it ended{hint}.")
+        raise Malformed(f"it was {CUT_OFF}")
     return Verdict(*read_verdict(reply.text))
 
 

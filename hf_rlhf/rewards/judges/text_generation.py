@@ -15,12 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_rlhf.rewards.judges.cache import Keep
-from hf_rlhf.rewards.judges.client import ChatClient, Messages, Reply, with_more_tokens
-from hf_rlhf.rewards.judges.failures import Failed, first_cause
+from hf_rlhf.rewards.judges.client import CUT_OFF, ChatClient, Messages, Reply, with_more_tokens
+from hf_rlhf.rewards.judges.failures import Failed
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -90,7 +89,6 @@ class OpenAIText(ChatClient):
         does not listen at the first request, or is later down for longer than `patience`; and the
         errors of `requests` and `on_reply`. Texts that were passed on are in the cache.
         """
-        started = monotonic()
         numbered = enumerate(requests)
         queue: deque[_Request] = deque()
         answered = asyncio.Event()
@@ -107,28 +105,19 @@ class OpenAIText(ChatClient):
                     reply = await self._ask(client, request.body)
                     answered.set()
                 failed = isinstance(reply, NoText)
-                self._usage.add(calls=1, cached=request.cached is not None, failed=failed)
+                self.count(calls=1, cached=request.cached is not None, failed=failed)
                 continuation = on_reply(request.index, reply)
                 if continuation:
                     queue.extendleft(self._look_up([(request.index, continuation)]))
                 elif continuation is None and request.cached is None and not failed:
                     keep(request.key, astuple(reply))
 
-        try:
-            async with (
-                self._cache.writer() as keep,
-                self.connect() as client,
-                asyncio.TaskGroup() as group,
-            ):
-                first = group.create_task(work(client, keep))
-                first.add_done_callback(lambda _: answered.set())
-                await answered.wait()
-                for _ in range(self.max_concurrency - 1):
-                    group.create_task(work(client, keep))
-        except ExceptionGroup as errors:
-            raise first_cause(errors) from None
-        finally:
-            self._usage.add(seconds=monotonic() - started)
+        async with self.session() as (client, group, keep):
+            first = group.create_task(work(client, keep))
+            first.add_done_callback(lambda _: answered.set())
+            await answered.wait()
+            for _ in range(self.max_concurrency - 1):
+                group.create_task(work(client, keep))
 
     def key(self, messages: Messages) -> str:
         """Hash everything that a text depends on: server, weights, sampling, messages."""
@@ -153,9 +142,8 @@ class OpenAIText(ChatClient):
 
     def _text(self, reply: Reply) -> Text | NoText:
         if reply.truncated:
-            hint = " inside its thinking, which extra_body may turn off" * reply.only_thought
-            return NoText("cut off", f"The text was cut off at max_tokens{hint}.")
-        if reply.only_thought or not reply.text.strip():
+            return NoText("cut off", f"The text was {CUT_OFF}")
+        if not reply.text.strip():
             return NoText("empty", "The reply is nothing but thinking or white space.")
         # Characters that UTF-8 cannot encode must not break the output file.
         content = reply.text.encode("utf-8", "replace").decode("utf-8")

@@ -18,48 +18,16 @@ from hf_rlhf.contracts import Question
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.openai import OpenAIJudge
 from hf_rlhf.rewards.judges.text_generation import OpenAIText, Text
+from hf_rlhf.testing.tiny import make_tiny_policy
 
 pytestmark = pytest.mark.slow
-
-TEMPLATE = (
-    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
-
-
-def make_model(folder):
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    alphabet = ["<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE({char: n for n, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>", chat_template=TEMPLATE
-    )
-    fast.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(fast),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=8192,
-        eos_token_id=0,
-        pad_token_id=0,
-        bos_token_id=0,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     model = folder / "babbler"
-    make_model(model)
+    make_tiny_policy(model)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

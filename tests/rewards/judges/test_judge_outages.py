@@ -4,8 +4,6 @@ import asyncio
 import gzip
 import pickle
 import socket
-import subprocess
-import sys
 import threading
 import time
 from email.utils import formatdate
@@ -63,39 +61,32 @@ def test_a_server_that_is_restarted_during_a_call_costs_nothing_but_time(capsys,
     assert notice.endswith("waiting up to 20 s.")
 
 
-@pytest.mark.parametrize(
-    "fault", [*(FAULTS[name] for name in ("429", "503", "html 502")), Reply(status=521)]
-)
+@pytest.mark.parametrize("fault", [FAULTS["429"], FAULTS["html 502"], Reply(status=521)])
 def test_an_outage_costs_no_retries(fault):
     broken = threading.Event()
     broken.set()
     with ScriptedServer(lambda asked: fault if broken.is_set() else graded(asked)) as server:
-        threading.Timer(0.35, broken.clear).start()
+        threading.Timer(0.1, broken.clear).start()
         assert scores(judge_at(server, retries=0), questions(12)) == right(12)
 
 
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_server_that_stays_down_stops_the_run_with_cause_and_cure(cached, tmp_path):
-    cache = {"cache": cached, "cache_path": str(tmp_path / "c.sqlite")}
+def test_a_server_that_stays_down_stops_the_run_with_cause_and_cure():
     down = Reply(status=503, body=b"loading")
     with ScriptedServer(always=down) as server, pytest.raises(JudgeError) as caught:
-        scores(judge_at(server, patience=0.5, **cache), questions(40))
-    message = str(caught.value)
-    assert f"scripted at {server.base_url} is down or busy for longer than its patience" in message
-    assert "of 0.5 s: HTTP 503: loading" in message
-    assert "repeat the same command" in message
-    assert ("is in the cache" in message) == cached
+        scores(judge_at(server, patience=0.2), questions(40))
+    assert f"scripted at {server.base_url} is down or busy for longer than" in str(caught.value)
+    assert "of 0.2 s: HTTP 503: loading. Start it again" in str(caught.value)
 
 
 def test_a_server_without_a_listener_is_waited_for_anew_by_each_call():
     with ScriptedServer() as server:
         pass
-    judge = judge_at(server, patience=0.3)
+    judge = judge_at(server, patience=0.1)
     for _ in range(2):
         started = time.monotonic()
         with pytest.raises(JudgeError, match="no connection"):
             scores(judge, questions(2))
-        assert time.monotonic() - started >= 0.3
+        assert time.monotonic() - started >= 0.1
 
 
 def test_a_host_that_swallows_packets_is_down(monkeypatch):
@@ -114,8 +105,8 @@ def test_a_host_that_swallows_packets_is_down(monkeypatch):
 
 def test_patience_does_not_count_the_wait_for_a_place():
     script = ["ok", "ok", "503", "ok"]
-    with ScriptedServer(script=script, delay=0.3) as server:
-        judges = [judge_at(server, max_concurrency=1, patience=0.5) for _ in range(3)]
+    with ScriptedServer(script=script, delay=0.15) as server:
+        judges = [judge_at(server, max_concurrency=1, patience=0.25) for _ in range(3)]
 
         async def ask():
             return await asyncio.gather(*(judge.judge(questions(1)) for judge in judges))
@@ -124,22 +115,14 @@ def test_patience_does_not_count_the_wait_for_a_place():
 
 
 def test_a_pause_until_a_date_is_kept():
-    busy = Reply(status=429, body=b"{}", headers={"Retry-After": formatdate(time.time() + 2)})
+    busy = Reply(status=429, body=b"{}", headers={"Retry-After": formatdate(time.time() + 1.3)})
     with ScriptedServer(script=[busy]) as server:
         assert scores(judge_at(server), questions(1)) == [1.0]
-    assert server.times[1] - server.times[0] > 0.8
+    assert server.times[1] - server.times[0] > 0.2
 
 
-def test_a_longer_pause_than_the_patience_stops_the_run_at_once():
-    busy = Reply(status=429, body=b"{}", headers={"Retry-After": "3600"})
-    started = time.monotonic()
-    with ScriptedServer(always=busy) as server, pytest.raises(JudgeError, match="patience"):
-        scores(judge_at(server), questions(3))
-    assert time.monotonic() - started < 10
-
-
-@pytest.mark.parametrize("wait", ["inf", "-5", "soon", "\xb2"])
-def test_a_pause_without_a_length_leaves_the_patience_to_decide(wait):
+@pytest.mark.parametrize("wait", ["3600", "soon", "\xb2"])
+def test_a_pause_that_is_too_long_or_has_no_length_leaves_the_patience_to_decide(wait):
     busy = Reply(status=429, body=b"{}", headers={"Retry-After": wait})
     with ScriptedServer(always=busy) as server, pytest.raises(JudgeError, match="patience of 0.2"):
         scores(judge_at(server, patience=0.2), questions(1))
@@ -148,20 +131,11 @@ def test_a_pause_without_a_length_leaves_the_patience_to_decide(wait):
 def test_a_question_that_is_never_answered_is_none_and_no_outage():
     """A run that stopped for it would stop there again, each time it is resumed."""
     with ScriptedServer(lambda asked: FAULTS["hang"] if asked.candidate == "3" else 1) as server:
-        judge = judge_at(server, timeout=0.5, retries=1)
+        judge = judge_at(server, timeout=0.3, retries=0)
         verdicts = asyncio.run(judge.judge(questions(5)))
         assert [verdict.score for verdict in verdicts] == [0.5, 0.5, 0.5, None, 0.5]
         assert "no answer in time" in verdicts[3].reason
         assert judge.usage()["failed"] == 1
-
-
-def test_a_refusal_ends_the_waiting_at_once():
-    script = ["503", "503", "401"]
-    with (
-        ScriptedServer(script=script) as server,
-        pytest.raises(JudgeError, match="refused the key"),
-    ):
-        scores(judge_at(server), questions(1))
 
 
 def test_a_packed_reply_is_read_and_one_that_unpacks_to_a_huge_one_is_cut_off(monkeypatch):
@@ -171,9 +145,9 @@ def test_a_packed_reply_is_read_and_one_that_unpacks_to_a_huge_one_is_cut_off(mo
     verdict = b'{"choices": [{"message": {"content": "{\\"score\\": 2}"}}]}'
     with ScriptedServer(always=packed(verdict)) as server:
         assert scores(judge_at(server), questions(1)) == [1.0]
-    monkeypatch.setattr(transport, "MAX_REPLY_BYTES", 2**20)
+    monkeypatch.setattr(transport, "MAX_REPLY_BYTES", 2**16)
     for status in (200, 400):
-        bomb = packed(bytes(4 * 2**20) + verdict)
+        bomb = packed(bytes(2**18) + verdict)
         bomb = Reply(status=status, body=bomb.body, headers=bomb.headers)
         with ScriptedServer(always=bomb) as server:
             (verdict_of_bomb,) = asyncio.run(judge_at(server, retries=0).judge(questions(1)))
@@ -187,7 +161,6 @@ def test_a_packed_reply_is_read_and_one_that_unpacks_to_a_huge_one_is_cut_off(mo
         ({"Transfer-Encoding": "chunked"}, None),
         ({"X-Long": "a" * 70_000}, None),
         ({"Content-Type": "application/json; charset=idna"}, 1.0),
-        ({"Content-Type": "application/json; charset=rot13"}, 1.0),
         ({"Retry-After": "\xff"}, 1.0),
     ],
 )
@@ -213,15 +186,6 @@ def test_requests_go_through_a_proxy_whose_password_no_message_has(monkeypatch):
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("models", [b'["x"]', b'{"data": ["x"]}', b"[" * 100_000])
-def test_an_odd_list_of_models_hides_no_cause(models, monkeypatch):
-    with ScriptedServer(always="404") as server:
-        handler = server._server.RequestHandlerClass
-        monkeypatch.setattr(handler, "do_GET", lambda self: self._send(Reply(body=models)))
-        with pytest.raises(JudgeError, match="model does not exist.*It lists no models"):
-            scores(judge_at(server), questions(1))
-
-
 @pytest.mark.parametrize("key", ["sk-secret\n", "sk-sécret"])
 def test_a_key_that_no_header_can_carry_is_not_sent(monkeypatch, key):
     monkeypatch.setenv("MY_JUDGE_KEY", key)
@@ -233,9 +197,9 @@ def test_a_key_that_no_header_can_carry_is_not_sent(monkeypatch, key):
 
 def test_a_large_question_is_sent_whole():
     with ScriptedServer() as server:
-        asked = [Question("quality", "x" * 3_000_000, "criterion")]
+        asked = [Question("quality", "x" * 300_000, "criterion")]
         assert scores(judge_at(server), asked) == [1.0]
-    assert len(server.requests[0].candidate) == 3_000_000
+    assert len(server.requests[0].candidate) == 300_000
 
 
 def test_judges_of_one_server_share_its_limit(monkeypatch):
@@ -274,23 +238,3 @@ def test_a_cancelled_call_frees_its_place():
 
     with ScriptedServer(slow_for_one) as server:
         assert asyncio.run(cancel_and_ask(judge_at(server, max_concurrency=1), server)).score == 1.0
-
-
-ASK = """
-import asyncio, sys
-from hf_rlhf import Question
-from hf_rlhf.rewards import OpenAIJudge
-judge = OpenAIJudge("scripted", sys.argv[1], cache_path=sys.argv[2])
-verdicts = asyncio.run(judge.judge([Question("quality", str(n), "c") for n in range(12)]))
-assert all(verdict.score == 1 for verdict in verdicts)
-"""
-
-
-@pytest.mark.slow
-def test_processes_share_the_cache(tmp_path):
-    with ScriptedServer() as server:
-        command = [sys.executable, "-c", ASK, server.base_url, str(tmp_path / "cache.sqlite")]
-        subprocess.run(command, check=True)
-        again = [subprocess.Popen(command) for _ in range(2)]
-        assert [process.wait(timeout=200) for process in again] == [0, 0]
-        assert len(server.requests) == 12

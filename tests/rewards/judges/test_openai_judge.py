@@ -10,7 +10,7 @@ from hf_rlhf.contracts import Question
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.openai import OpenAIJudge
 from hf_rlhf.rewards.judges.prompts import messages_for
-from hf_rlhf.testing.scripted_server import FAULTS, ChatRequest, Reply, ScriptedServer
+from hf_rlhf.testing.scripted_server import ChatRequest, Reply, ScriptedServer
 
 SECRET = "sk-canary-0123456789"
 
@@ -35,11 +35,14 @@ def scores(judge, *questions):
 def test_questions_reach_the_model_and_verdicts_come_back_in_order():
     def by_candidate(asked: ChatRequest):
         assert asked.criterion == "States that Alder was founded in 1925."
+        assert (asked.kind, asked.context) == ("presence", "context")
         return int(asked.candidate)
 
     with ScriptedServer(by_candidate) as server:
         judge = judge_of(server, price_per_million_input=1.0, price_per_million_output=10.0)
-        got = scores(judge, *(question(str(n)) for n in (2, 0, 1, 0)))
+        got = scores(
+            judge, *(question(str(n), "presence", context="context") for n in (2, 0, 1, 0))
+        )
     assert got == [1.0, 0.0, 0.5, 0.0]
     usage = judge.usage()
     assert {name: usage[name] for name in ("calls", "cached", "failed", "requests")} == {
@@ -51,14 +54,6 @@ def test_questions_reach_the_model_and_verdicts_come_back_in_order():
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (300, 30)
     assert usage["cost"] == pytest.approx(300e-6 + 30 * 10e-6)
     assert usage["seconds"] > 0
-
-
-@pytest.mark.parametrize("kind", ["quality", "presence", "support"])
-def test_each_kind_asks_its_own_question(kind):
-    with ScriptedServer() as server:
-        ask(judge_of(server), Question(kind, "claim", "criterion", "context"))
-    assert server.requests[0].kind == kind
-    assert server.requests[0].context == "context"
 
 
 def test_the_request_carries_what_was_configured():
@@ -80,20 +75,12 @@ def test_the_request_carries_what_was_configured():
         # healed by another try
         ("429", 1.0, 2),
         ("500", 1.0, 2),
-        ("503", 1.0, 2),
-        ("html 502", 1.0, 2),
         ("empty body", 1.0, 2),
-        ("cut body", 1.0, 2),
-        ("no choices", 1.0, 2),
         ("drop", 1.0, 2),
         # healed by asking for a proper verdict
-        ("null", 1.0, 2),
         ("thinking cut", 1.0, 2),
-        ("cut", 1.0, 2),
         ("prose", 1.0, 2),
         ("null with reasoning", 1.0, 2),
-        ("two verdicts", 1.0, 2),
-        ("prose around", 1.0, 2),
         # nothing to heal
         ("thought aloud", 1.0, 1),
         # of no use to repeat
@@ -107,21 +94,19 @@ def test_one_fault(fault, score, requests):
     assert len(server.requests) == requests == judge.usage()["requests"]
 
 
-FATAL = {"401", "403", "404", "redirect", "html", "501", "quota"}
-DOWN = {"hang", "429", "503", "html 502", "drop"}
-LASTING = sorted(set(FAULTS) - FATAL - DOWN)
-
-
-@pytest.mark.parametrize("fault", LASTING)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("500", "400", "cut body", "no choices", "null", "truncated json", "seven", "half"),
+        *("string", "prose around", "two verdicts"),
+    ],
+)
 def test_a_lasting_fault_is_none_with_a_reason_and_never_a_number(fault):
     with ScriptedServer(always=fault) as server:
         verdict = ask(judge_of(server, retries=1))[0]
-    if fault == "thought aloud":
-        assert verdict.score is not None
-    else:
-        assert verdict.score is None
-        assert verdict.reason.startswith("The judge")
-        assert len(server.requests) <= 2
+    assert verdict.score is None
+    assert verdict.reason.startswith("The judge")
+    assert len(server.requests) <= 2
 
 
 @pytest.mark.parametrize(
@@ -129,7 +114,7 @@ def test_a_lasting_fault_is_none_with_a_reason_and_never_a_number(fault):
     [
         ("401", "refused the key.*OPENAI_API_KEY"),
         ("403", "refused the key"),
-        ("404", "HTTP 404.*It serves: scripted"),
+        ("404", "HTTP 404.*model does not exist.*model to a name"),
         ("redirect", "redirect to http://other.invalid.*base_url"),
         ("html", "web page.*/v1"),
         ("501", "HTTP 501.*/v1"),
@@ -144,16 +129,10 @@ def test_what_will_not_heal_is_raised_at_once(fault, words):
     assert len(server.requests) == 2
 
 
-QUOTES = 'First {"score": 0}, but on reflection it is fully met.'
-
-
 @pytest.mark.parametrize(
     "message",
     [
-        {"content": None, "reasoning_content": QUOTES},
         {"content": None, "reasoning_content": '{"score": 2}'},
-        {"content": "\n", "reasoning": 'It is met.\n\n{"score": 2}'},
-        {"content": "", "thinking": '{"score": 2}'},
         {"content": [{"type": "thinking", "thinking": '{"score": 2}'}]},
         {"content": [{"type": "reasoning", "text": '{"score": 2}'}]},
         {"content": '<think>It is met.\n{"score": 2}'},
@@ -166,15 +145,11 @@ def test_a_thought_is_never_a_verdict(message):
         verdict = ask(judge_of(server))[0]
     assert verdict.score is None
     assert verdict.reason.startswith("The judge's reply was not a verdict: ")
-    assert ("extra_body" in verdict.reason) is any(
-        "reason" in k or k == "thinking" for k in message
-    )
 
 
 @pytest.mark.parametrize(
     ("body", "score"),
     [
-        ('{"choices": ' + "[" * 100_000, None),
         ("[" * 100_000 + "]" * 100_000, None),
         ('{"choices": [{"message": {"content": "x"}}], "usage": [1]}', None),
         ('{"choices": [{"message": "x"}]}', None),
@@ -184,7 +159,7 @@ def test_a_thought_is_never_a_verdict(message):
                 '{"prompt_tokens": ' + number + "}}",
                 1.0,
             )
-            for number in ("1" + "0" * 400, "1e999", "-1", "true", "null", '"7"')
+            for number in ("1" + "0" * 400, "-1", "true", '"7"')
         ),
     ],
     ids=lambda value: str(value)[-30:],
@@ -197,17 +172,11 @@ def test_a_hostile_body_is_a_void_verdict_or_costs_nothing(body, score):
 
 
 def test_retry_after_is_honoured():
-    slow = Reply(status=429, body=b"{}", headers={"Retry-After": "0.3"})
-    with ScriptedServer(script=[slow, slow]) as server:
+    slow = Reply(status=429, body=b"{}", headers={"Retry-After": "0.1"})
+    with ScriptedServer(script=[slow]) as server:
         assert scores(judge_of(server)) == [1.0]
     gaps = [after - before for before, after in zip(server.times, server.times[1:], strict=False)]
-    assert all(0.29 < gap < 10 for gap in gaps)
-
-
-def test_a_slow_request_times_out_and_is_sent_again():
-    with ScriptedServer(script=["hang"]) as server:
-        assert scores(judge_of(server, timeout=0.4)) == [1.0]
-    assert len(server.requests) >= 2
+    assert all(0.09 < gap < 10 for gap in gaps)
 
 
 def test_too_many_failures_of_one_label_stop_the_run():
@@ -226,15 +195,10 @@ def test_too_many_failures_of_one_label_stop_the_run():
         assert scores(judge, *half).count(None) == 4  # at the rate, not above it
 
 
-def test_a_cut_reply_gets_twice_the_room():
-    with ScriptedServer(script=["cut"]) as server:
-        ask(judge_of(server, max_tokens=50))
-    assert [asked.body["max_tokens"] for asked in server.requests] == [50, 100]
-
-
-def test_a_cut_reply_is_no_verdict_even_if_one_can_be_read_in_it():
+def test_a_cut_reply_gets_twice_the_room_and_is_no_verdict_even_if_one_can_be_read_in_it():
     with ScriptedServer(always=Reply('{"score": 2}', finish_reason="length")) as server:
-        verdict = ask(judge_of(server))[0]
+        verdict = ask(judge_of(server, max_tokens=50))[0]
+    assert [asked.body["max_tokens"] for asked in server.requests] == [50, 100]
     assert verdict.score is None
     assert "cut off at max_tokens" in verdict.reason
 
@@ -251,12 +215,9 @@ def test_ping_costs_a_token_and_names_what_answered():
     with ScriptedServer(always="prose") as server:
         assert "scripted at http://127.0.0.1" in asyncio.run(judge_of(server).ping())
         assert server.requests[0].body["max_tokens"] == 1
-        wrong = OpenAIJudge("scriptd", server.base_url)
-        with pytest.raises(JudgeError, match="scriptd at .*HTTP 404.*It serves: scripted"):
-            asyncio.run(wrong.ping())
 
 
-@pytest.mark.parametrize("fault", ["empty body", "hang", "drop", "500"])
+@pytest.mark.parametrize("fault", ["empty body", "hang"])
 def test_ping_names_address_cause_and_cure(fault):
     with (
         ScriptedServer(always=fault) as server,
@@ -274,26 +235,12 @@ def test_ping_when_nobody_listens():
 @pytest.mark.parametrize(
     "url",
     [
-        *("localhost:8000/v1", "ftp://host/v1", "file:///etc/passwd", "gopher://h/v1"),
-        *("garbage", "", "http://[::1", "http://host:99999/v1"),
+        *("localhost:8000/v1", "file:///etc/passwd", "", "http://[::1", "http://host:99999/v1"),
+        *(f"http://user:{SECRET}@h/v1", f"http://h/v1?k={SECRET}", f"http://h:{SECRET}/v1"),
     ],
 )
-def test_unsafe_and_garbage_addresses_are_refused(url):
-    with pytest.raises(JudgeError, match="base_url"):
-        OpenAIJudge("m", url)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"http://user:{SECRET}@h/v1",
-        f"http://h/v1?k={SECRET}",
-        f"http://h/v1#{SECRET}",
-        f"http://h:{SECRET}/v1",
-    ],
-)
-def test_an_address_with_a_secret_is_refused_without_repeating_it(url):
-    with pytest.raises(JudgeError) as caught:
+def test_odd_addresses_and_those_with_a_secret_are_refused_without_repeating_it(url):
+    with pytest.raises(JudgeError, match="base_url") as caught:
         OpenAIJudge("m", url)
     assert SECRET not in str(caught.value)
 
@@ -321,13 +268,12 @@ def test_a_named_key_must_be_set(monkeypatch):
         ask(OpenAIJudge("m", "http://127.0.0.1:9/v1", api_key_env="MY_JUDGE_KEY"))
 
 
-def test_a_pickled_judge_works_and_counts_for_itself():
+def test_a_pickled_judge_works():
     with ScriptedServer() as server:
         judge = judge_of(server, seed=3)
         ask(judge)
         copy = pickle.loads(pickle.dumps(judge))
         assert copy == judge
-        assert copy.usage()["calls"] == 0
         assert scores(copy) == [1.0]
 
 
@@ -343,11 +289,9 @@ def test_description_is_json_and_holds_what_verdicts_depend_on():
     "fields",
     [
         {"model": " "},
-        {"timeout": 0},
-        {"max_concurrency": 0},
+        {"timeout": float("inf")},
         {"failure_window": 0},
         {"max_failure_rate": 1.5},
-        {"retries": -1},
         {"patience": -1},
         {"max_tokens": 0},
         {"temperature": float("nan")},

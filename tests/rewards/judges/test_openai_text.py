@@ -72,11 +72,8 @@ def test_requests_are_taken_as_they_are_needed():
     ("fault", "cause", "requests"),
     [
         ("cut", "cut off", 2),
-        ("thinking cut", "cut off", 2),
-        ("null", "empty", 1),
         ("null with reasoning", "empty", 1),
         (Reply("  \n"), "empty", 1),
-        ("500", "not answered", 2),
         ("400", "not answered", 1),
         ("empty body", "not answered", 2),
     ],
@@ -93,13 +90,7 @@ def test_what_is_no_text_says_why_and_is_not_kept(fault, cause, requests):
     assert writer._cache.read([writer.key(next(say("a")))]) == {}
 
 
-def test_a_text_that_was_cut_off_is_asked_for_again_with_more_room():
-    with ScriptedServer(echo, script=["cut"]) as server:
-        assert write(writer_of(server, max_tokens=50), "a") == {0: Text("said a", 100, 10)}
-        assert [one.body["max_tokens"] for one in server.requests] == [50, 100]
-
-
-def test_a_text_in_the_cache_is_not_asked_for_again(capsys):
+def test_a_text_in_the_cache_is_not_asked_for_again():
     with ScriptedServer(echo) as server:
         first = write(writer_of(server, cache=True), "a", "b")
         writer = pickle.loads(pickle.dumps(writer_of(server, cache=True)))
@@ -108,12 +99,6 @@ def test_a_text_in_the_cache_is_not_asked_for_again(capsys):
         write(writer_of(server, cache=True, temperature=0.5), "a")
         assert len(server.requests) == 4
     assert (writer.usage()["cached"], writer.usage()["calls"]) == (2, 3)
-    path = default_path("text")
-    assert command(["show"]) == 0
-    assert f"{path}: 4 texts" in capsys.readouterr().out
-    assert command(["clear"]) == 0
-    assert f"{path}: 4 texts deleted" in capsys.readouterr().out
-    assert writer._cache.read([writer.key(next(iter(say("a"))))]) == {}
 
 
 def test_a_reply_may_be_sent_back():
@@ -165,16 +150,12 @@ def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept(capsys):
         asyncio.run(writer.write(say(*map(str, range(9))), keep))
     assert len(came) == 3
     assert command(["show", "--path", str(default_path("text"))]) == 0
-    assert "3 texts" in capsys.readouterr().out
+    assert "3 replies" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [("401", "refused the key"), ("404", "It serves: other, scripted"), ("html", "a web page")],
-)
-def test_what_will_not_heal_raises_at_once(fault, cause):
-    with ScriptedServer(always=fault, models=["other", "scripted"]) as server:
-        with pytest.raises(JudgeError, match=f"The model.*{cause}"):
+def test_what_will_not_heal_raises_at_once():
+    with ScriptedServer(always="401") as server:
+        with pytest.raises(JudgeError, match="The model.*refused the key"):
             write(writer_of(server, max_concurrency=1), "a", "b")
         assert len(server.requests) == 1
 
@@ -191,22 +172,6 @@ def test_what_cannot_be_encoded_is_sent_and_kept():
     body = b'{"choices": [{"message": {"content": "half \\ud800"}}]}'
     with ScriptedServer(always=Reply(body=body)) as server:
         assert write(writer_of(server, cache=True), "also \ud800") == {0: Text("half ?")}
-
-
-@pytest.mark.parametrize(
-    ("fields", "cause"),
-    [
-        ({"model": " "}, "model must be a name"),
-        ({"max_concurrency": 0}, "max_concurrency must be at least 1"),
-        ({"timeout": float("inf")}, "timeout must be above 0"),
-        ({"max_tokens": 0}, "max_tokens must be at least 1"),
-        ({"temperature": -1.0}, "temperature must be at least 0"),
-        ({"patience": -1.0}, "patience must be at least 0"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(fields, cause):
-    with pytest.raises(JudgeError, match=cause):
-        OpenAIText(**{"model": "m", **fields})
 
 
 def test_a_server_without_a_listener_is_not_waited_for_at_the_start():
