@@ -5,6 +5,7 @@ from .composed import Part as Part
 from .composed import by_row as by_row
 from .gathered import gather_rows as gather_rows
 from .judges.client import Messages as Messages
+from .judges.client import Reply as Reply
 from .judges.lexical import STOPWORDS as STOPWORDS
 from .judges.lexical import LexicalJudge as LexicalJudge
 from .judges.openai import OpenAIJudge as OpenAIJudge
@@ -13,5 +14,5 @@ from .judges.prompts import fenced as fenced
 from .judges.text_generation import NoText as NoText
 from .judges.text_generation import OpenAIText as OpenAIText
 from .judges.text_generation import Text as Text
-from .judges.transcription import OpenAITranscription as OpenAITranscription
 from .judges.verdicts import read_object as read_object
+from .loop import run_together as run_together

@@ -14,14 +14,13 @@ import numpy as np
 from hf_rlhf.config import bind
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ConfigError, JudgeError, Problem
-from hf_rlhf.rewards import OpenAITranscription
 from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
 from hf_rlhf_speech.rewards.signal import expected_seconds, plain_letters
 from hf_rlhf_speech.rewards.transcription import (
+    OpenAITranscription,
     Recogniser,
     local_recogniser,
-    server_recogniser,
     units_of,
 )
 from hf_rlhf_speech.speech import Speech
@@ -264,7 +263,7 @@ class Intelligible(SpeechReward):
         if problems:
             raise ConfigError(problems)
         try:
-            return server_recogniser(OpenAITranscription(**settings, **injected))
+            return Recogniser(OpenAITranscription(**settings, **injected).transcribe)
         except JudgeError as error:
             raise ConfigError([Problem("intelligible, server", str(error))]) from error
 

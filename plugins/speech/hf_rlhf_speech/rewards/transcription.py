@@ -1,7 +1,9 @@
 """Recognisers of any language for `intelligible`: a model of transformers, or a server."""
 
+import base64
 import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -9,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hf_rlhf.errors import ModelError, first_line
-from hf_rlhf.rewards import OpenAITranscription
+from hf_rlhf.rewards import Messages, NoText, OpenAIText, Reply, Text, run_together
 from hf_rlhf_speech.audio import RATE, wav_bytes
 from hf_rlhf_speech.speech import Speech
 
@@ -49,11 +51,62 @@ class Recogniser:
         return self._heard.get(speech)
 
 
-def server_recogniser(server: OpenAITranscription) -> Recogniser:
-    """Return a recogniser that calls a server."""
-    return Recogniser(
-        lambda speech: server.transcribe([wav_bytes(_padded(each), RATE) for each in speech])
-    )
+@dataclass
+class OpenAITranscription(OpenAIText):
+    """Speech to text by a server with OpenAI's `/audio/transcriptions`. Picklable.
+
+    Raises JudgeError for settings that cannot work.
+    """
+
+    max_tokens: int | None = None
+    seed: int | None = None
+    max_concurrency: int = 16
+    language: str = ""
+    """Language of the speech, such as `de`; by default the server guesses."""
+    display_name: str = "recogniser"
+
+    def transcribe(self, speech: Sequence[Speech]) -> list[str | None]:
+        """Return the text of each clip: "" without speech, None if the request failed.
+
+        Raises JudgeError like `write`.
+        """
+        texts: list[str | None] = [None] * len(speech)
+
+        def keep(index: int, reply: Text | NoText) -> None:
+            if isinstance(reply, Text):
+                texts[index] = reply.content
+            elif reply.cause == "empty":
+                texts[index] = ""
+
+        # As messages, so that cache, limit and retries treat clips like any other request.
+        clips = (base64.b64encode(wav_bytes(_padded(each), RATE)).decode() for each in speech)
+        requests = ([{"role": "user", "content": clip}] for clip in clips)
+        run_together([self.write(requests, keep)])
+        return texts
+
+    def body(self, messages: Messages) -> dict[str, Any]:
+        """Return the form fields for the clip in `messages`."""
+        language = {"language": self.language} if self.language else {}
+        return {**super().body(messages), **language, "response_format": "json"}
+
+    async def post(self, client: Any, fields: dict[str, Any]) -> str:
+        """Send the clip as a form file."""
+        (message,) = fields.pop("messages")
+        clip = ("speech.wav", base64.b64decode(message["content"]), "audio/wav")
+        text: str = await client.post(
+            "/audio/transcriptions",
+            cast_to=str,
+            body=fields,
+            files=[("file", clip)],
+            options={"headers": {"Content-Type": "multipart/form-data"}},
+        )
+        return text
+
+    def read(self, answer: Any) -> Reply:
+        """Return the text in the JSON of a response."""
+        if not isinstance(text := answer["text"], str):
+            raise TypeError
+        return Reply(text)
 
 
 @lru_cache(maxsize=2)
