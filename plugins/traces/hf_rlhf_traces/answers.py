@@ -25,9 +25,6 @@ _INNER = ("target", "targets", "answer", "answers", "value", "aliases")
 """Keys of the answer within an object, as in Search-R1's `ground_truth.target`."""
 _HOLDERS = ("reward_model", "extra_info", "metadata", "verifier_metadata", "info")
 """Fields that may contain these fields."""
-_MAYBE_RIGHT = re.compile(
-    r"answers?|solutions?|labels?|gt|(gold|expected|reference|correct|true|truth)_\w+|\w*truth"
-)
 _VERDICTS = (
     *("reward", "score", "correct", "is_correct", "success", "is_success", "solved", "resolved"),
     *("passed", "exact_match", "em", "verdict"),
@@ -71,13 +68,10 @@ def right_answers(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def note_verdicts(fields: Mapping[str, Any], noted: Noted) -> None:
-    """Count the fields with right answers, possible ones, and verdicts of a wrong trace."""
+    """Count the fields with right answers, and verdicts of a wrong trace."""
     name, _ = right_answers(fields)
     if name and name != EXPECTED:
         noted[f"right_answers.{name}"] += 1
-    elif not name:
-        names = (name for name, value in fields.items() if _MAYBE_RIGHT.fullmatch(name.lower()))
-        noted.update(f"right_answers_unread.{name}" for name in names if [*_texts(fields[name])])
     verdicts = (name for name, value in _with_held(fields) if _says_no(name, value))
     if name := next(verdicts, ""):
         noted[f"called_wrong.{name}"] += 1

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.errors import did_you_mean
 from hf_rlhf.formatting import visible
 from hf_rlhf_rollouts import KNOWN, rollout_forms
-from hf_rlhf_traces.blocks import add_workers_option
-from hf_rlhf_traces.format import Format, add_format_options, format_from_options
-from hf_rlhf_traces.options import Parser, add_overwrite, count, share, verb_parser
+from hf_rlhf_traces.format import Format, read_format
+from hf_rlhf_traces.options import Parser, add_overwrite, count, number_type, share, verb_parser
 from hf_rlhf_traces.options import seed as a_seed
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.read_files import Reading
@@ -26,21 +25,15 @@ BUILT = ("multiturn", "steps")
 
 
 def build_main(argv: Sequence[str]) -> int:
-    """Build datasets in a folder for the other verbs, or only count rows."""
+    """Build datasets in a folder for the other verbs."""
     no_bars_of_datasets()
-    from hf_rlhf_traces.pipeline import Build, count_build, row_builders, run_build
+    from hf_rlhf_traces.pipeline import Build, row_builders, run_build
 
     chosen = build_parser().parse_args(argv)
-    reading, form = _reading(chosen), format_from_options(chosen) or Format()
+    reading, form = _reading(chosen), read_format(chosen.format)
     names = ("seed", "think_drop_prob", "reasoning_drop_prob")
     drop = {name: getattr(chosen, name) for name in names}
     builders = row_builders(chosen.dataset or BUILT, form, drop)
-    if chosen.dry_run:
-        report, datasets = count_build(Build(reading, form, builders), workers=chosen.workers)
-        _show_rows(report, f"Rows of a build into {chosen.out}; nothing was written")
-        for name, counts in datasets.items():
-            print(f"{name}: {_summary(counts)}")
-        return 0
     store = Store.make(chosen.out)
     due = _due(store, reading, form, builders)
     if due:
@@ -196,9 +189,19 @@ def build_parser() -> Parser:
         help="multiturn: how often a conversation is written without any reasoning, under an "
         "opening that asks for none; default: %(default)s",
     )
-    parser.add_argument("--dry_run", action="store_true", help="count, and write nothing")
     add_overwrite(parser)
-    add_workers_option(parser)
+    parser.add_argument(
+        "--workers",
+        type=number_type(int, 0),
+        metavar="N",
+        help="processes; default: one for each core. The output does not depend on it",
+    )
+    parser.add_argument(
+        "--format",
+        type=Path,
+        metavar="FILE.yaml",
+        help="tags and templates that differ; a folder has one format for all that is made in it",
+    )
     parser.add_argument("--tasks", type=count, metavar="N", help="datatrove tasks; default: none")
     parser.add_argument(
         "--slurm",
@@ -206,7 +209,6 @@ def build_parser() -> Parser:
         help="submit the tasks to Slurm, with arguments of datatrove's SlurmPipelineExecutor: "
         "partition=cpu,time=02:00:00 and others, such as mem_per_cpu_gb=4",
     )
-    add_format_options(parser)
     return parser
 
 

@@ -61,7 +61,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
 AFTER_INTERRUPT: dict[str, str] = {
     "build": "Nothing was changed. Finished tasks of --tasks are kept.",
     "split_summary": "Nothing was changed.",
-    "summarize": "Finished summaries are kept.",
+    "summarize": "Texts of a model are in the cache.",
     "eval": "Finished replies are kept.",
     "run": "Finished steps are kept.",
 }

@@ -222,8 +222,7 @@ def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
             raise ModelError(
                 f"{name}: the tokenizer's chat template changes or drops text of {row['id']}: "
                 f"{lost[0][:80]!r}. A template that drops earlier reasoning finds it by its tag: "
-                "build the dataset with another one, as in --format.think thought, or change the "
-                "template."
+                "build the dataset with `think: thought` in --format, or change the template."
             )
 
 

@@ -7,12 +7,11 @@ escaped, so that a tag in it ends nothing, and unescaped when read.
 The tags are from Search-R1 (Jin et al. 2025, https://arxiv.org/abs/2503.09516).
 """
 
-import argparse
 import html
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -241,38 +240,17 @@ def _bad_templates(form: Format) -> Iterable[Problem]:
             yield Problem(f"format: {field}", f"it lacks {{{required}}}.", "Say where that goes.")
 
 
-_PREFIX = "format."
-
-
-def add_format_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--format FILE` and an option for each field: `--format.think reasoning`."""
-    names = [field.name for field in fields(Format)]
-    group = parser.add_argument_group(
-        "format",
-        "Tags and templates; a folder has one format for all that is made in it. Fields, as in the "
-        f"file: {', '.join(names)}. Each is an option, too, as --format.think TEXT.",
-    )
-    group.add_argument("--format", type=Path, metavar="FILE.yaml", help="fields that differ")
-    for name in names:
-        group.add_argument(f"--{_PREFIX}{name}", metavar="TEXT", help=argparse.SUPPRESS)
-
-
-def format_from_options(chosen: argparse.Namespace) -> Format | None:
-    """Return the format in the options, None without any. Raises ConfigError for wrong fields."""
-    options = {
-        name.removeprefix(_PREFIX): value
-        for name, value in vars(chosen).items()
-        if name.startswith(_PREFIX) and value is not None
-    }
-    if chosen.format is None:
-        return Format.of(options, "options") if options else None
-    document = load_yaml(read_text(chosen.format), str(chosen.format))
+def read_format(file: Path | None) -> Format:
+    """Return the format whose fields are in a YAML file. Raises ConfigError for wrong fields."""
+    if file is None:
+        return Format()
+    document = load_yaml(read_text(file), str(file))
     if document.problems:
         raise ConfigError(document.problems)
     if not isinstance(document.value, dict):
         fix = "Write fields of the format: `think: reasoning`."
-        raise ConfigError([Problem(str(chosen.format), "holds no fields.", fix)])
-    return Format.of({**document.value, **options}, str(chosen.format))
+        raise ConfigError([Problem(str(file), "holds no fields.", fix)])
+    return Format.of(document.value, str(file))
 
 
 def store_format(

@@ -1,6 +1,6 @@
 """Share the parser, common options and number types among the verbs' command lines.
 
-A type refuses meaningless values of its option, NaN included, and states what was expected.
+A type refuses meaningless values of its option, NaN included.
 """
 
 import argparse
@@ -59,37 +59,23 @@ def add_model_repo(parser: argparse.ArgumentParser) -> None:
 
 
 def number_type(
-    convert: Callable[[str], Number], expected: str, fits: Callable[[Number], bool]
+    kind: Callable[[str], Number], least: float, most: float = inf
 ) -> Callable[[str], Number]:
-    """Return the type of numbers that `fits` accepts; `expected` describes them for messages."""
+    """Return the type of numbers from `least` to `most`."""
 
     def read(text: str) -> Number:
-        try:
-            number = convert(text)
-        except ValueError:
-            number = None
-        if number is None or not fits(number):
-            raise argparse.ArgumentTypeError(f"is {text!r}, expected {expected}")
-        return number
+        value = kind(text)
+        if not least <= value <= most or value == inf:
+            raise argparse.ArgumentTypeError(f"is {text!r}, expected {least:g} to {most:g}")
+        return value
 
+    read.__name__ = kind.__name__  # for the message of argparse
     return read
 
 
-def whole_number(least: int, most: float = inf) -> Callable[[str], int]:
-    """Return the type of whole numbers from `least` to `most`."""
-    upper = f" to {most:.0f}" if most < inf else " on"
-    expected = f"a whole number from {least}{upper}"
-    return number_type(int, expected, lambda number: least <= number <= most)
-
-
-def real(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return the type of numbers that `fits` accepts: "a number above 0"."""
-    return number_type(float, expected, fits)
-
-
-count = whole_number(1)
+count = number_type(int, 1)
 """1 or more."""
-seed = whole_number(0, 2**32 - 1)
+seed = number_type(int, 0, 2**32 - 1)
 """A seed for Python, NumPy and PyTorch."""
-share = real("a share from 0 to 1", lambda number: 0 <= number <= 1)
-not_negative = real("a number from 0 on", lambda number: 0 <= number < inf)
+share = number_type(float, 0, 1)
+not_negative = number_type(float, 0)

@@ -37,7 +37,6 @@ NOTED = {
     "answers_wrong": "answers that the source calls wrong, left out with the reasoning for them",
     "called_wrong": "traces that this field calls wrong, still learned: filter the files",
     "right_answers": "traces whose right answers are read from this field, for `eval`",
-    "right_answers_unread": "traces with this field: call it `expected_answer` if it is right",
     "answers_in_the_middle": "answers after which the agent continued, kept as reasoning",
     "answers_repeated": "final answers given twice in the same words, kept once",
     "reasoning_after_the_answer": "reasoning after the final answer, left out",

@@ -9,11 +9,10 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import time
 import uuid
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,9 +24,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
+from multiprocess import active_children
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.steps import Recording
 from hf_rlhf_rollouts import Rollout
 from hf_rlhf_traces.blocks import Block, cores
 from hf_rlhf_traces.format import Format, store_format
@@ -126,28 +125,6 @@ def run_build(build: Build, *, workers: int | None = None, rows: "Dataset | None
                 recording.result.update(_report(name, counts, reading))
 
 
-def count_build(
-    build: Build, *, workers: int | None = None
-) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
-    """Return the reports of a build, of the rows and of each dataset, without writing.
-
-    Raises DataError as `run_build` does.
-    """
-    reading, recording = build.reading, Recording()
-    with tempfile.TemporaryDirectory() as folder:
-        rows = read_blocks(input_blocks(reading), reading.options, Path(folder), workers)
-        with reading.tallied(recording, reading.sources(), dry_run=True) as tally:
-            kept = _count_rows(rows, tally, None)
-        report = {**recording.result, **recording.notes}
-        counts = {builder.dataset: Counter[str]() for builder in build.builders}
-        for builder in build.builders:
-            made = _samples(
-                kept, Split.of_report(report), builder, workers, counts[builder.dataset]
-            )
-            deque(made, maxlen=0)
-    return report, {name: _report(name, each, reading) for name, each in counts.items()}
-
-
 def input_blocks(reading: Reading) -> list[Block]:
     """Return the blocks of the input files, in order."""
     return list(chain.from_iterable(map(blocks_of, reading.files)))
@@ -206,10 +183,14 @@ def _no_process_left() -> Iterator[None]:
     _starting.set()
     try:
         yield
-    except Exception as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # `datasets` raises a TimeoutError
-            raise KeyboardInterrupt from error
-        raise
+    except BaseException as error:
+        # `datasets` raises a TimeoutError in its place.
+        interrupt = error if isinstance(error, KeyboardInterrupt) else error.__context__
+        if not isinstance(interrupt, KeyboardInterrupt):
+            raise
+        for process in active_children():  # or the exit waits for a manager that was starting
+            process.terminate()
+        raise KeyboardInterrupt from error
     finally:
         _starting.clear()
 
@@ -249,7 +230,7 @@ class _Kept:
     """Row index -> replacement for the row's own id."""
 
 
-def _count_rows(rows: "Dataset", tally: Tally, rejects: IO[bytes] | None) -> _Kept:
+def _count_rows(rows: "Dataset", tally: Tally, rejects: IO[bytes]) -> _Kept:
     """Count all rows in order, and write the rejected rows."""
     indices, names = array("q"), dict[str, str]()
     facts = rows.select_columns("facts").with_format("arrow")
@@ -264,7 +245,7 @@ def _count_rows(rows: "Dataset", tally: Tally, rejects: IO[bytes] | None) -> _Ke
             indices.append(index)
             if counted is not row:
                 names[counted.where] = counted.id
-        elif rejects is not None:
+        else:
             write_reject(rejects, counted)
     return _Kept(rows, indices, tally.ranks, names)
 

@@ -7,7 +7,6 @@ import argparse
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_rlhf.errors import PublishError
@@ -18,13 +17,12 @@ from hf_rlhf.hub import (
     or_finish,
     push_listed,
 )
-from hf_rlhf.storage import find_secrets, redact_secrets
+from hf_rlhf.storage import find_secrets
 from hf_rlhf_traces.dataset_card import CARD, ready_datasets, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
 from hf_rlhf_traces.rows import BUILT_BY, DATASETS
 from hf_rlhf_traces.shards import SPLITS, shard_files
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.terminal import bars
 
 LIST = "traces_dataset.json"
 _FACTS = ("license", "license_name", "license_link", "language", "pretty_name", "source")
@@ -38,7 +36,7 @@ def push_main(argv: Sequence[str]) -> int:
     store = Store.open(chosen.folder)
     names = wanted(store, chosen.dataset)
     facts = {name: getattr(chosen, name) for name in _FACTS}
-    facts = {**facts, "redacted": chosen.redact, "repo_id": chosen.repo_id}
+    facts["repo_id"] = chosen.repo_id
     if chosen.dry_run:
         new = {name: value for name, value in facts.items() if value is not None}
         print(render(store, names, {**store.settings("card"), **new}))
@@ -48,21 +46,19 @@ def push_main(argv: Sequence[str]) -> int:
     with or_finish(hub, chosen.repo_id, again):
         repo_id = hub.writable_repo(chosen.repo_id)
     write_card(store, {**facts, "repo_id": repo_id})
-    card = render(store, names, store.settings("card"))
-    with TemporaryDirectory() as scratch:
-        uploads = upload_set(store, names, card, hub, Path(scratch) if chosen.redact else None)
-        with or_finish(hub, repo_id, again):
-            before, after = push_listed(
-                hub,
-                repo_id,
-                uploads,
-                LIST,
-                {"datasets": list(names)},
-                message="Datasets of agent search traces",
-                private=chosen.private,
-                overwrite=chosen.overwrite,
-                option="--repo_id",
-            )
+    uploads = upload_set(store, names, render(store, names, store.settings("card")), hub)
+    with or_finish(hub, repo_id, again):
+        before, after = push_listed(
+            hub,
+            repo_id,
+            uploads,
+            LIST,
+            {"datasets": list(names)},
+            message="Datasets of agent search traces",
+            private=chosen.private,
+            overwrite=chosen.overwrite,
+            option="--repo_id",
+        )
     verb = "pushed" if before != after.commit else "there already, nothing pushed"
     print(f"{verb}: {len(uploads.files)} files, verified: {hub.endpoint}/datasets/{repo_id}")
     print(f"commit {after.commit}")
@@ -91,9 +87,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--language", action="append", metavar="en", help="may be repeated")
     parser.add_argument("--pretty_name", metavar="TITLE")
     parser.add_argument("--source", metavar="TEXT", help="where the traces come from, for the card")
-    parser.add_argument(
-        "--redact", action="store_true", help="take secrets out of the rows that are pushed"
-    )
     parser.add_argument("--endpoint", metavar="URL", help="another Hub than HF_ENDPOINT's")
     add_overwrite(parser, "replace what others pushed")
     parser.add_argument("--dry_run", action="store_true", help="print the card, push nothing")
@@ -120,13 +113,8 @@ def wanted(store: Store, requested: Sequence[str] | None) -> list[str]:
     return names
 
 
-def upload_set(
-    store: Store, names: Sequence[str], card: str, hub: Hub, scratch: Path | None
-) -> UploadSet:
-    """Return the files to push. With `scratch`, rows are written there without their secrets.
-
-    Raises PublishError for a secret in the card or in the rows.
-    """
+def upload_set(store: Store, names: Sequence[str], card: str, hub: Hub) -> UploadSet:
+    """Return the files to push. Raises PublishError for a secret in the card or in the rows."""
     folder = store.folder / "datasets"
     files = {
         f"{name}/{path.name}": path
@@ -135,12 +123,10 @@ def upload_set(
         for path in shard_files(folder / name, split)
     }
     secrets = hub.secrets()
-    uploads = UploadSet(scratch or folder)
+    uploads = UploadSet(folder)
     uploads.add_text(CARD, card)
     uploads.check(secrets)
-    if scratch is not None:
-        files = _redacted(files, scratch)
-    _check_rows(files, secrets)  # redacted files too: a token in use may have any form
+    _check_rows(files, secrets)
     for path, file in files.items():
         uploads.add_file(path, file)
     return uploads
@@ -159,19 +145,21 @@ def _check_rows(files: Mapping[str, Path], secrets: Mapping[str, str]) -> None:
             lines.append(f"\n  and {more} more")
         raise PublishError(
             f"{len(problems)} samples hold what looks like a secret:{''.join(lines)}\n"
-            "Nothing was pushed. Remove it from the source, or add --redact; and replace what is a "
-            "secret of yours."
+            "Nothing was pushed. Remove it from the source; and replace what is a secret of yours."
         )
 
 
 def _batches(file: Path, title: str) -> Iterator[Any]:
     import pyarrow.parquet as pq
+    from tqdm import tqdm
 
-    with bars() as progress, pq.ParquetFile(file) as opened:
-        task = progress.add_task(title, total=opened.metadata.num_rows)
+    with (
+        pq.ParquetFile(file) as opened,
+        tqdm(total=opened.metadata.num_rows, desc=title, disable=None) as bar,
+    ):
         for batch in opened.iter_batches(batch_size=_BATCH):
             yield batch
-            progress.advance(task, len(batch))
+            bar.update(len(batch))
 
 
 def _secrets_of(rows: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -> Iterator[str]:
@@ -182,18 +170,3 @@ def _secrets_of(rows: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -
     for row in rows:
         if names := find_secrets(orjson.dumps(row), secrets):
             yield f"{row['id']}: {', '.join(names)}"
-
-
-def _redacted(files: Mapping[str, Path], scratch: Path) -> dict[str, Path]:
-    """Return copies of the files in `scratch`, without apparent secrets."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    for path, file in files.items():
-        (scratch / path).parent.mkdir(parents=True, exist_ok=True)
-        schema = pq.read_schema(file)
-        with pq.ParquetWriter(scratch / path, schema, compression="zstd") as writer:
-            for batch in _batches(file, f"removing secrets from {path}"):
-                clean = [redact_secrets(row) for row in batch.to_pylist()]
-                writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
-    return {path: scratch / path for path in files}

@@ -80,15 +80,14 @@ class Reading:
 
     @contextmanager
     def tallied(
-        self, recording: Recording, sources: Sequence[Mapping[str, Any]], *, dry_run: bool = False
+        self, recording: Recording, sources: Sequence[Mapping[str, Any]]
     ) -> Iterator[Tally]:
         """Yield the tally of the rows; at the end, write its counts into the recording.
 
-        With `dry_run`, messages mention no list of rejected rows. Raises DataError if too many rows
-        were rejected.
+        Raises DataError if too many rows were rejected.
         """
         began = time.monotonic()
-        tally = Tally(self.options, self.seed, None if dry_run else self.out, self.files)
+        tally = Tally(self.seed, self.out, self.files)
         yield tally
         tally.refuse_if_more(self.max_rejected_share)
         recording.result.update(tally.report(self.validation_ratio))

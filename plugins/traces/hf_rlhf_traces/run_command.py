@@ -16,7 +16,7 @@ from pathlib import Path
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
 from hf_rlhf.storage import load_record
 from hf_rlhf_traces.build_command import BUILT
-from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
+from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, seed, share, verb_parser
 from hf_rlhf_traces.reconciliation import accounts, training_accounts
 from hf_rlhf_traces.store import MANIFEST, Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
@@ -29,7 +29,6 @@ STEPS = (
 """In this order; `publish` only if a repository is given."""
 BASE = "base"
 """The label of the initial model."""
-_ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
 Options = Mapping[str, Sequence[str]]
 """Step -> words of its command line."""
 
@@ -55,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
                 _report_stop(step, argv)
                 return code
             if step in ("build", "split_summary"):
-                _check_held_out(chosen.out, step, options.get("eval", []))
+                _check_held_out(chosen.out, step)
         except HfRlhfError:
             _report_stop(step, argv)
             raise
@@ -180,24 +179,21 @@ def _has_option(words: Sequence[str], name: str) -> bool:
     return any(word.partition("=")[0] == name for word in words)
 
 
-def _check_held_out(folder: Path, step: str, eval_words: Sequence[str]) -> None:
-    """Raise DataError if no sample is held out, unless the evaluation uses another split.
+def _check_held_out(folder: Path, step: str) -> None:
+    """Raise DataError if no sample is held out.
 
     It runs after `build`, before summaries cost money, and after the summaries, which may leave out
     the held-out samples.
     """
     store = Store.open(folder)
     dataset = "steps" if step == "build" else step
-    if store.report(dataset)["samples"]["validation"] or _has_option(eval_words, "--split"):
+    if store.report(dataset)["samples"]["validation"]:
         return
     sides = store.report("build")["questions"]
-    total = sides["train"] + sides["validation"]
-    larger = ", or a larger --validation_ratio" if total > 1 else ""
     raise DataError(
         f"{folder}: no sample is held out (questions: {sides['train']:,} for training, "
         f"{sides['validation']:,} for validation), so the model could not be measured. Give traces "
-        f"of more questions{larger}, with --overwrite; or measure what is memorised: "
-        "--eval.split train --eval.allow_training_questions."
+        "of more questions, or a larger --validation_ratio, with --overwrite."
     )
 
 
@@ -268,6 +264,6 @@ def _parser() -> Parser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to work in")
     add_model_repo(parser)
     parser.add_argument("--seed", type=seed, default=42, help="of the split and training (42)")
-    parser.add_argument("--validation_ratio", type=_ratio, default=0.1, help="of questions (0.1)")
+    parser.add_argument("--validation_ratio", type=share, default=0.1, help="of questions (0.1)")
     add_overwrite(parser, "replace what differs")
     return parser

@@ -47,11 +47,6 @@ def _check(files: Sequence[str], options: Options) -> None:
             f"{local[0]}: --subset and --revision are for datasets on the Hub, and this is a local "
             "file. Leave them out."
         )
-    if twice := sorted({file for file in files if files.count(file) > 1}):
-        raise DataError(f"{', '.join(twice)}: listed twice. Name each file once.")
-    for file in files:
-        if not file.isprintable():  # the manifest could not store it
-            raise DataError(f"{file!r}: the name has unprintable characters. Rename it.")
 
 
 def blocks_of(file: str) -> Iterator[Block]:

@@ -16,7 +16,7 @@ from hf_rlhf.storage import atomic_file
 from hf_rlhf_rollouts import Rollout
 from hf_rlhf_traces.dataset import as_prompt_completion
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.options import count, real, verb_parser
+from hf_rlhf_traces.options import count, share, verb_parser
 from hf_rlhf_traces.rows import FORMS, arrow_schema
 from hf_rlhf_traces.samples import multiturn_rows, step_rows
 from hf_rlhf_traces.split import Split, rank
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _FORMS = tuple(form for form in FORMS if form != "steps")
 _SPLITS = {"train": "train", "validation": "test"}
-_share_below_1 = real("a share from 0 on, below 1", lambda number: 0 <= number < 1)
 
 
 def synthetic_traces(recipe: Recipe, number: int) -> Iterator[Rollout]:
@@ -178,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--documents", type=int, default=2, help="found by a search (2)")
     parser.add_argument("--document_sentences", type=int, default=2, help="of each document (2)")
     parser.add_argument("--repeats", type=float, default=0.0, help="share of repeated questions")
-    parser.add_argument("--faults", type=_share_below_1, default=0.0, help="of rows to break (0)")
+    parser.add_argument("--faults", type=share, default=0.0, help="of rows to break (0)")
     parser.add_argument("--overwrite", action="store_true", help="replace the file")
     return parser
 

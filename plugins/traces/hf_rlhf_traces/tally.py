@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.outcomes import BY_CHOICE, REJECTED
-from hf_rlhf_traces.reading import Options, Read, Rejected, rejected
+from hf_rlhf_traces.reading import Read, Rejected, rejected
 from hf_rlhf_traces.split import Split, rank
 from hf_rlhf_traces.store import REFUSED
 
@@ -27,10 +27,7 @@ PLACES = 3
 class Tally:
     """Counts rows and makes ids unique, in the order of the input."""
 
-    def __init__(
-        self, options: Options, seed: int, folder: Path | None = None, files: Sequence[str] = ()
-    ) -> None:
-        self.options = options
+    def __init__(self, seed: int, folder: Path, files: Sequence[str] = ()) -> None:
         self.folder, self.files = folder, files
         self.seed = seed
         self.rows = 0
@@ -112,25 +109,11 @@ class Tally:
             for reason, count in self.rejected.most_common()
         ]
         allowed = f", more than --max_rejected_share {share:g}" if self.traces else ""
-        text = f"{bad:,} of {self.rows:,} rows are no traces{allowed}"
-        if not bad:
-            text = f"None of {self.rows:,} rows is left"
-        listed = f"All are in {self.folder / REFUSED}. " if self.folder else ""
-        raise DataError(f"{text}:\n" + "\n".join(lines) + f"\n{listed}{self._cure()}")
-
-    def _cure(self) -> str:
-        if not self.bad:
-            return "Give other files."
-        cures = ["mend them"]
-        if self.options.form is None and self.rejected.keys() & {
-            "no_form",
-            "two_forms",
-            "no_trace",
-        }:
-            cures.append("name their form by --form")
-        if self.traces:
-            cures.append("allow more of them by --max_rejected_share")
-        return f"{', or '.join(cures).capitalize()}."
+        text = f"{bad:,} of {self.rows:,} rows are no traces{allowed}:\n" + "\n".join(lines)
+        raise DataError(
+            f"{text}\nAll are in {self.folder / REFUSED}. Mend them, name their form by --form, or "
+            "allow more of them by --max_rejected_share."
+        )
 
     def report(self, ratio: float) -> dict[str, Any]:
         """Return the counts, and the split of the questions read."""

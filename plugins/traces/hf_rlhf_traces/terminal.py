@@ -1,4 +1,4 @@
-"""Output in the terminal: tables and progress bars."""
+"""Output in the terminal."""
 
 import os
 import sys
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 _WIDTH = 120
 """Width of a table outside a terminal."""
@@ -23,12 +22,3 @@ def no_bars_of_datasets() -> None:
     """Turn off the bars of `datasets`, which is not imported yet, outside a terminal."""
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-
-
-def bars() -> "Progress":
-    """Return progress bars on standard error; outside a terminal they draw nothing."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    stderr = Console(stderr=True)
-    return Progress(console=stderr, disable=not stderr.is_terminal)

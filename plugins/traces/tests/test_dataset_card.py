@@ -18,12 +18,10 @@ def test_what_is_not_known_for_a_secret_by_its_form_is_not_pushed_redacted(
     store = Store.open(Path(shutil.copytree(in_one_shard, tmp_path / "store")))
     hub = connect(token="home of Peris")  # one of another Hub may look like anything
     with pytest.raises(PublishError, match="the Hub token in use"):
-        upload_set(
-            store, ["steps"], write_card(store).read_text("utf-8"), hub, tmp_path / "scratch"
-        )
+        upload_set(store, ["steps"], write_card(store).read_text("utf-8"), hub)
     leak = f"Made with hf_{'A1b2' * 9}."
     with pytest.raises(PublishError, match=r"README\.md"):
-        upload_set(store, ["steps"], leak, connect(token="of nobody here"), tmp_path / "other")
+        upload_set(store, ["steps"], leak, connect(token="of nobody here"))
 
 
 def test_a_token_that_begins_a_line_of_a_row_is_found_before_a_push() -> None:

@@ -67,7 +67,7 @@ def test_the_expected_reply_is_the_best_there_is(task: TaskName, reply: str) -> 
 def test_rubbish_is_worth_nothing(task: TaskName, text: str) -> None:
     for reply, names in (
         (ANSWER, ("answer_exact", "answer_f1", "expected_exact", "expected_f1")),
-        (SEARCH, ("query_f1", "query_similarity")),
+        (SEARCH, ("query_f1",)),
     ):
         scores = scored(text, expected(task, reply))
         assert [scores[name] for name in (*names, "format_valid", "kind_right")] == [0] * (
@@ -75,7 +75,7 @@ def test_rubbish_is_worth_nothing(task: TaskName, text: str) -> None:
         )
         if task == "prefix":
             assert (scores["summary_valid"], scores["summary_rouge_l"]) == (0, 0)
-            assert (scores["quotes_recall"], scores["quotes_none"]) == (0, 1)
+            assert scores["quotes_recall"] == 0
             assert scores["quotes_verbatim"] is scores["compression"] is None
 
 
@@ -174,28 +174,20 @@ FACT = "The mayor of Tarn is Kira Voss."
 
 
 @pytest.mark.parametrize(
-    ("quotes", "verbatim", "invented", "recall"),
+    ("quotes", "verbatim", "recall"),
     [
-        ((FACT, "The mayor of Tarn is Odo Lenn."), 0.5, 1, 1),
-        ((), None, None, 0),
-        (("Tarn",), 1, 0, pytest.approx(1 / 7)),
-        (("Kira Voss is the mayor of Tarn.",), 0, 1, 0),  # the words, and no quote
-        (("I need the mayor.",), 0, 1, 0),  # what the agent thought
+        ((FACT, "The mayor of Tarn is Odo Lenn."), 0.5, 1),
+        ((), None, 0),
+        (("Tarn",), 1, pytest.approx(1 / 7)),
+        (("Kira Voss is the mayor of Tarn.",), 0, 0),  # the words, and no quote
+        (("I need the mayor.",), 0, 0),  # what the agent thought
     ],
 )
 def test_quotes_are_faithful_and_recall_what_was_to_be_quoted(
-    quotes: tuple[str, ...], verbatim: float | None, invented: float | None, recall: float
+    quotes: tuple[str, ...], verbatim: float | None, recall: float
 ) -> None:
     scores = quoted(*quotes)
-    assert (scores["quotes_verbatim"], scores["quotes_invented"]) == (verbatim, invented)
-    assert (scores["quotes_recall"], scores["quotes_none"]) == (recall, not quotes)
-
-
-@given(st.integers(0, len(DOCUMENT) - 1), st.integers(1, len(DOCUMENT)))
-def test_whatever_is_cut_out_of_a_document_is_verbatim(start: int, size: int) -> None:
-    text = DOCUMENT[start : start + size].strip()
-    if text:
-        assert quoted(text)["quotes_verbatim"] == 1
+    assert (scores["quotes_verbatim"], scores["quotes_recall"]) == (verbatim, recall)
 
 
 def test_lengths_are_in_tokens_and_undefined_without_a_summary() -> None:

@@ -1,8 +1,6 @@
 """The summariser without a model: what it quotes, within which limits, and in which languages."""
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,8 +12,8 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.summaries.context_blocks import Passage, passages
 from hf_rlhf_traces.summaries.extractive import Extractive
+from hf_rlhf_traces.summaries.sentences import LONGEST, sentences
 from hf_rlhf_traces.summaries.summary import Summary, are_verbatim, parse, render
-from hf_rlhf_traces.summaries.words import LONGEST, sentences, words
 from hf_rlhf_traces.synthetic import synthetic_traces as traces
 from hf_rlhf_worlds.multihop import Recipe, World
 
@@ -42,7 +40,7 @@ def summary_of(*steps: Step, question: str = "Who?", **limits: Any) -> Summary:
     return Extractive(FORM, **limits).summarise(row_of(*steps, question=question))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(STEPS, TEXT, st.integers(1, 60))
 def test_quotes_are_always_word_for_word_and_within_the_limit(
     steps: tuple[Step, ...], question: str, limit: int
@@ -100,11 +98,6 @@ def test_what_stands_in_a_result_again_and_again_is_quoted_once() -> None:
     assert len(summary_of(Search("Ada"), found).quotes) == 1
 
 
-def test_words_are_folded_and_paired_where_a_script_has_no_spaces() -> None:
-    assert words("The CAFÉ_2 ﬁne") == ["the", "café", "2", "fine"]
-    assert words("東京駅A前") == ["東京", "京駅", "a", "前"]
-
-
 def test_documents_are_told_apart_by_their_numbers() -> None:
     fake = "Doc 2 (Title: forged)\nDoc 9 (Title: x)\nrest"
     result = SearchResult((Document("A", "one"), Document("B (c)", fake), Document("C", "")))
@@ -153,32 +146,11 @@ def test_the_fact_for_the_next_hop_is_quoted(recipe: Recipe) -> None:
     by = Extractive(FORM)
     world = World(recipe.seed)
     quoted = total = 0
-    for trace in traces(recipe, 60):
+    for trace in traces(recipe, 20):
         for row in step_rows(trace, FORM)[0]:
             needed = re.findall(r"<search>(\w+) of (\w+)</search>", row["prompt"])[-1]
             fact = world.hop(*needed).sentence
             assert fact in row["answer"]
             total += 1
             quoted += any(fact in quote.text for quote in by.summarise(row).quotes)
-    assert quoted == total > 60
-
-
-@pytest.mark.slow
-def test_the_order_of_sets_does_not_show() -> None:
-    code = (
-        "from hf_rlhf_traces.format import Format\n"
-        "from hf_rlhf_traces.samples import step_rows\n"
-        "from hf_rlhf_traces.summaries.extractive import Extractive\n"
-        "from hf_rlhf_traces.synthetic import synthetic_traces as traces\n"
-        "from hf_rlhf_worlds.multihop import Recipe\n"
-        "by = Extractive(Format())\n"
-        "for t in traces(Recipe(3, documents=4, sentences=8), 20):\n"
-        "    for row in step_rows(t, Format())[0]: print(by.summarise(row))"
-    )
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=True, env={"PYTHONHASHSEED": s}
-        ).stdout
-        for s in "12"
-    ]
-    assert said[0] == said[1] != b""
+    assert quoted == total > 20

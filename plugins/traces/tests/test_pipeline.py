@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -141,30 +140,6 @@ def test_a_dataset_may_be_built_later_without_another_becoming_stale(
     assert "steps: done already" in capsys.readouterr().out
     check_same(out, in_one_shard)
     assert Store.open(out).state("steps") == "done"
-
-
-def test_a_dry_run_counts_what_a_build_counts_and_writes_nothing(
-    files: list[Path], in_one_shard: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(files, tmp_path / "store", "--workers", "1", "--dry_run")
-    output = capsys.readouterr().out
-    assert not list(tmp_path.iterdir())
-    run(files, in_one_shard)
-    built = re.sub("done already. ", "", capsys.readouterr().out).splitlines()[:2]
-    assert output.splitlines()[-2:] == built
-
-
-@pytest.mark.slow
-def test_it_needs_no_datatrove(tmp_path: Path) -> None:
-    script = (
-        "import sys; sys.modules['datatrove'] = None\n"
-        "from hf_rlhf_traces.command import command\n"
-        f"raw, out = {str(tmp_path / 'raw.jsonl')!r}, {str(tmp_path / 'store')!r}\n"
-        "command(['generate', '--out', raw, '--traces', '20'])\n"
-        "assert command(['build', raw, '--out', out, '--workers', '1']) == 0\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=120)
-    assert rows_of(tmp_path / "store", "train")
 
 
 @pytest.mark.parametrize(

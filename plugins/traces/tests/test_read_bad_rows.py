@@ -38,12 +38,9 @@ def kept(line: bytes, **options: Any) -> tuple[tuple[Step, ...], Noted]:
 
 BAD = {
     "cut off": (row(*GOOD)[:40], "not_json", "The line has no end"),
-    "corrupt": (b'{"question": x}\n', "not_json", "Expecting value at character 14"),
     "latin-1": ('{"question": "Caf\xe9"}\n'.encode("latin-1"), "not_utf8", "byte 0xe9 at byte 18"),
     "a list": (b"[1, 2]\n", "not_object", "a list"),
-    "nested": (b"[" * 100_000 + b"\n", "not_json", ""),
     "nested within": (row(*GOOD)[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}", "malf", ""),
-    "no trace": (b'{"question": "Who?"}', "no_trace", "the row has: question"),
     "misspelt trace": (
         b'{"question": "Who?", "traces": []}',
         "no_trace",
@@ -52,20 +49,13 @@ BAD = {
     ),
     "empty trace": (row(), "no_trace", "0 steps"),
     "only unknown": (row({"type": "Thougt"}), "no_trace", "but: 'Thougt' (did you mean 'thought'?"),
-    "type under another name": (
-        row({"kind": "search", "query": "a"}, FOUND),
-        "result_before_search",
-        "step 2 answers no search; before it are steps of unknown type: 'no type'",
-    ),
     "misspelt question": (
         b'{"qestion": "Who?", "trace": [{"type": "search", "query": "a"}]}',
         "no_question",
         "the row has: qestion, trace (did you mean 'qestion'?). Expected a text in the last turn "
         "of the user before the agent's, or in question, problem, query, prompt",
     ),
-    "null question": (row(*GOOD, question=None), "no_question", "`question` is null"),
     "blank question": (row(*GOOD, question=" \n"), "no_question", "`question` is ' \\n'"),
-    "question a list": (row(*GOOD, question=["Who?"]), "content_not_text", "question is a list"),
     "step a text": (row("Hm."), "step_not_object", "trace[0] is 'Hm.'"),
     "content an object": (
         row({"type": "reasoning", "content": {"a": 1}}),
@@ -78,12 +68,6 @@ BAD = {
         "trace[1].documents[0].content is a list",
     ),
     "result first": (row(FOUND, *GOOD), "result_before_search", "step 1 answers no search"),
-    "misspelt search": (
-        row(THINK, {"type": "serach", "query": "a"}, FOUND),
-        "result_before_search",
-        "step 3 answers no search; before it are steps of unknown type: 'serach' (did you mean "
-        "'search'?)",
-    ),
     "two answers": (row(*GOOD, {**ANSWER, "content": "d"}), "two_answers", "'c' and 'd'"),
 }
 
@@ -117,11 +101,6 @@ KEPT: dict[str, tuple[list[Any], list[Step], dict[str, int]]] = {
         [*SEARCHED, Reasoning("c"), *SEARCHED, D],
         {"answers_in_the_middle": 1},
     ),
-    "and none at the end": (
-        [*GOOD, LOOK, FOUND],
-        [*SEARCHED, Reasoning("c"), *SEARCHED[1:]],
-        {"answers_in_the_middle": 1, "without_answer": 1},
-    ),
     "without a result after the answer": (
         [*GOOD, THINK, LOOK],
         [*SEARCHED, C],
@@ -143,11 +122,6 @@ KEPT: dict[str, tuple[list[Any], list[Step], dict[str, int]]] = {
     ),
     "no documents": (
         [LOOK, EMPTY, ANSWER],
-        [Search("a"), SearchResult(()), C],
-        {"documents_missing": 1},
-    ),
-    "null for documents": (
-        [LOOK, {**EMPTY, "documents": None}, ANSWER],
         [Search("a"), SearchResult(()), C],
         {"documents_missing": 1},
     ),
@@ -176,24 +150,23 @@ def test_what_is_kept_of_an_odd_trace_and_counted(name: str) -> None:
 
 
 def test_documents_that_are_null_empty_or_huge() -> None:
-    documents = [None, {"title": "", "content": None}, {"title": "A", "content": "x" * 30}]
+    documents = [
+        None,
+        {"title": "", "content": None},
+        {"title": "A", "content": "x" * 30, "url": "u"},
+    ]
     documents.append({"title": "B" * 11, "content": "y"})
     steps, noted = kept(
         row(LOOK, {"type": "search_result", "documents": documents}, ANSWER), max_document_chars=10
     )
     assert steps[1] == SearchResult((Document("A", "x" * 10), Document("B" * 10, "y")))
     assert noted == {
+        "document_fields_left_out.url": 1,
         "documents_null": 1,
         "documents_empty": 1,
         "documents_cut": 2,
         "characters_cut": 21,
     }
-
-
-def test_fields_of_documents_that_are_not_read_are_named() -> None:
-    documents = [{"title": "A", "content": "b", "url": "u", "score": 1}]
-    _, noted = kept(row(LOOK, {"type": "search_result", "documents": documents}, ANSWER))
-    assert noted == {"document_fields_left_out.url": 1, "document_fields_left_out.score": 1}
 
 
 def test_raw_control_characters_and_nan_are_mended() -> None:
@@ -233,15 +206,8 @@ def test_what_a_table_holds_is_read_from_text_and_odd_types() -> None:
     assert found.trace.fields == {"day": "2026-01-02", "price": "1.5"}
 
 
-def test_a_parsed_row_that_is_nested_too_deep_is_rejected_alone() -> None:
-    values = json.loads(row(*GOOD)[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}")
-    found = read_row(values, "t.json, row 2", Options())
-    assert isinstance(found, Rejected)
-    assert (found.reason, found.detail) == ("malformed", "it is nested too deep")
-
-
 def test_repeated_rows_are_left_out_and_shared_ids_are_told_apart() -> None:
-    tally = Tally(Options(), seed=42)
+    tally = Tally(42, Path())
     same, other = row(*GOOD, id="a"), row(*GOOD[:3], id="a")
     ids = []
     for line in (same, same, other, other, row(*GOOD[1:]), row(*GOOD[1:])):
@@ -261,11 +227,11 @@ def test_repeated_rows_are_left_out_and_shared_ids_are_told_apart() -> None:
 
 
 def test_too_many_rejected_rows_are_an_error_with_reasons_and_places() -> None:
-    tally = Tally(Options(), seed=42)
+    tally = Tally(42, Path())
     for line in [row(*GOOD)] * 3 + [row()] * 5 + [b"x"]:
         tally.add(of(line))
     tally.refuse_if_more(0.8)
-    none = Tally(Options(), seed=42)
+    none = Tally(42, Path())
     none.add(of(b"x"))
     with pytest.raises(DataError) as raised:
         tally.refuse_if_more(0.1)
@@ -285,10 +251,10 @@ _LINES = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(_LINES, max_size=12))
 def test_every_row_is_a_trace_or_rejected(lines: list[bytes]) -> None:
-    tally = Tally(Options(), seed=42)
+    tally = Tally(42, Path())
     found = [tally.add(of(line)) for line in lines]
     traces = [one for one in found if isinstance(one, Read)]
     report = tally.report(0.1)

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import tracemalloc
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -102,23 +101,6 @@ def test_gzip_json_parquet_and_csv_are_read_alike(tmp_path: Path) -> None:
         assert end["messages"][-1]["content"] == f"<answer>{number}</answer>"
 
 
-def test_values_of_a_table_that_no_json_has_are_text(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    call = {"id": "1", "function": {"name": "on", "arguments": {"day": date(2020, 1, 2)}}}
-    messages = [
-        {"role": "user", "content": "q?"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "rain"},
-        {"role": "assistant", "content": "a"},
-    ]
-    path = tmp_path / "a.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": messages}]), path)
-    assert done(path, tmp_path / "out", 0)["traces"] == 1
-    assert '{"day": "2020-01-02"}' in str(list(samples(tmp_path / "out")))
-
-
 def test_a_file_may_be_one_trace_over_many_lines(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -161,7 +143,7 @@ def test_a_row_that_is_too_large_is_rejected_with_its_place_in_little_memory(
     file = tmp_path / "t.jsonl"
     with file.open("wb") as written:
         written.write(lines(1) + b'{"question": "')
-        for _ in range(100):
+        for _ in range(30):
             written.write(b"x" * 1_000_000)
         written.write(b'"}\n' + lines(2))
     tracemalloc.start()
@@ -172,10 +154,10 @@ def test_a_row_that_is_too_large_is_rejected_with_its_place_in_little_memory(
     assert ids(tmp_path / "out") == ["t1", "t2"]
     (found,) = rejects(tmp_path / "out")
     assert found["where"] == f"{file}:2"
-    assert found["detail"] == "100.0 MB, more than --max_row_mb 4"
+    assert found["detail"] == "30.0 MB, more than --max_row_mb 4"
     assert found["cut"]
     assert len(found["row"]) == 2_000
-    assert peak < 50e6
+    assert peak < 25e6
 
 
 def test_too_many_rejected_rows_stop_the_reading_and_leave_the_rejects(tmp_path: Path) -> None:
@@ -245,15 +227,11 @@ def test_what_cannot_be_read_is_said_before_anything_is_made(tmp_path: Path) -> 
     (tmp_path / "t.txt").write_text("x")
     (tmp_path / "t.jsonl").write_bytes(lines(1))
     (tmp_path / "empty").mkdir()
-    odd = tmp_path / "bell\a.jsonl"
-    odd.write_bytes(lines(1))
     for sources, said in [
         (["missing.jsonl"], "no such file"),
         ([str(tmp_path / "t.txt")], r"\.txt is not a format that is read"),
         ([str(tmp_path / "empty")], "holds no data files"),
-        ([str(tmp_path / "t.jsonl")] * 2, "listed twice"),
         ([str(tmp_path)], "lies in it"),
-        ([str(odd)], "Rename it"),
     ]:
         with pytest.raises(DataError, match=said):
             Reading.of(sources, out, Options())

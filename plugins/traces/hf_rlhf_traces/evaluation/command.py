@@ -88,14 +88,6 @@ def eval_parser() -> Parser:
     add("--temperature", type=not_negative, default=0.0, help="default: 0, greedy")
     add("--batch_size", type=count, default=8, help="default: %(default)s")
     add("--seed", type=seed, default=42, help="seed of the samples; default: %(default)s")
-    add(
-        "--split", choices=["validation", "train"], default="validation", help="default: validation"
-    )
-    add(
-        "--allow_training_questions",
-        action="store_true",
-        help="measure on questions that were trained on too (with --split train: only on them)",
-    )
     add("--record", action="store_true", help="put the table on the card of each run, too")
     add("--use_cpu", action="store_true", help="also where there is a GPU")
     add("--json", action="store_true", help="print the results as JSON instead of tables")

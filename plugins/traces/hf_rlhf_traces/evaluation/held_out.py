@@ -15,6 +15,7 @@ from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.store import Store
 
 BUILT_BY = "split_summary"
+SPLIT = "validation"
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,11 @@ class HeldOut:
     """The samples of a task, ordered by rank."""
 
     task: TaskName
-    split: str
     samples: tuple[Sample, ...]
     available: int
     """Number of rows in the split."""
     digest: str
     """SHA-256 of the source file."""
-    trained: tuple[str, ...] = ()
-    """Ids of samples whose question is also in training: empty unless that is allowed."""
 
     @property
     def questions(self) -> int:
@@ -52,49 +50,33 @@ class HeldOut:
         return len({sample.question_key for sample in self.samples})
 
 
-def held_out(
-    store: Store,
-    task: TaskName,
-    *,
-    split: str = "validation",
-    count: int = 50,
-    seed: int = 42,
-    allow_training: bool = False,
-) -> HeldOut:
+def held_out(store: Store, task: TaskName, *, count: int = 50, seed: int = 42) -> HeldOut:
     """Return the first `count` samples of a task by a rank that depends only on seed and id.
 
     A smaller selection is therefore part of a larger one, and adding data changes no order. If
     there are fewer samples, all are returned.
 
     Raises RunFolderError if the dataset is missing or stale, and DataError if the split is empty or
-    a row's question is in training without `allow_training`.
+    a row's question is in training.
     """
     store.report(BUILT_BY)
     path = store.folder / "datasets" / TASKS[task]
-    if split == "train" and not allow_training:
-        raise DataError(
-            f"{path}: these questions were trained on. Results on them say what was memorised. "
-            "If that is what you want to know: --allow_training_questions."
-        )
-    ids = [row["id"] for row in dataset_rows(path, split, ["id"])]
+    ids = [row["id"] for row in dataset_rows(path, SPLIT, ["id"])]
     chosen = heapq.nsmallest(count, ids, key=lambda key: (_rank(seed, key), key))
     order = {key: position for position, key in enumerate(chosen)}
-    rows = [row for row in dataset_rows(path, split) if row["id"] in order]
+    rows = [row for row in dataset_rows(path, SPLIT) if row["id"] in order]
     rows.sort(key=lambda row: order[row["id"]])
     if not rows:
         raise DataError(
             f"{path} has no rows: there is nothing to measure on. Read more traces, or a larger "
             "share for it: hf-rlhf traces build FILE --out DIR --validation_ratio 0.3 --overwrite"
         )
-    trained = _trained(store, rows)
-    if trained and not allow_training:
+    if trained := _trained(store, rows):
         raise DataError(
             f"{path}: {len(trained)} of {len(rows)} rows are of questions in training, the first "
-            f"is {trained[0]!r}. Build the datasets anew, so that they share one split, or say "
-            "--allow_training_questions."
+            f"is {trained[0]!r}. Build the datasets anew, so that they share one split."
         )
-    samples = _samples(store, task, rows, split)
-    return HeldOut(task, split, samples, len(ids), split_digest(path, split), trained)
+    return HeldOut(task, _samples(store, task, rows), len(ids), split_digest(path, SPLIT))
 
 
 def _rank(seed: int, sample: str) -> bytes:
@@ -114,14 +96,12 @@ def _trained(store: Store, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]
     return tuple(row["id"] for row in rows if row["question_key"] in in_training)
 
 
-def _samples(
-    store: Store, task: TaskName, rows: Sequence[Mapping[str, Any]], split: str
-) -> tuple[Sample, ...]:
+def _samples(store: Store, task: TaskName, rows: Sequence[Mapping[str, Any]]) -> tuple[Sample, ...]:
     ids = {row["id"] for row in rows}
     steps = store.folder / "datasets" / "steps"
     steps_by_id = {
         row["id"]: row
-        for row in dataset_rows(steps, split, ["id", "prompt", "expected_answers"])
+        for row in dataset_rows(steps, SPLIT, ["id", "prompt", "expected_answers"])
         if row["id"] in ids
     }
     samples = []

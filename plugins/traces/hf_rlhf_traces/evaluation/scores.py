@@ -115,7 +115,7 @@ def score(
         "format_valid": float(is_valid(reply, form)),
         "kind_right": float(reply.kinds == wanted.kinds) if wanted.kinds else None,
         **_answer(reply, wanted, expected.answers),
-        **_query(reply, wanted),
+        "query_f1": match_searches(reply.searches, wanted.searches) if wanted.searches else None,
         "tokens": float(tokens),
         "cut_off": float(cut_off),
     }
@@ -169,14 +169,6 @@ def _answer(reply: Reply, wanted: Reply, correct: Sequence[str]) -> Scores:
     return metrics
 
 
-def _query(reply: Reply, wanted: Reply) -> Scores:
-    """Return the similarity of the next queries, if a search is expected (`match_searches`)."""
-    if not wanted.searches:
-        return {"query_f1": None, "query_similarity": None}
-    by_words, by_characters = match_searches(reply.searches, wanted.searches)
-    return {"query_f1": by_words, "query_similarity": by_characters}
-
-
 def _summary(reply: Reply, wanted: Reply, context: str, count: Callable[[str], int]) -> Scores:
     """Return whether there is a summary of three parts, its similarity, and its length.
 
@@ -207,10 +199,7 @@ def _quotes(reply: Reply, wanted: Reply, context: str, form: Format) -> Scores:
     - quotes_verbatim: the share of quotes that occur word for word in a result of the context; None
       without quotes. A single correct word scores 1, so read it beside the next.
     - quotes_recall: the share of the expected quotes' words in the *verbatim* quotes; 0 without
-        quotes,
-      None if no quote is expected. Quoting the whole context scores 1, which compression shows.
-    - quotes_none: whether there is no quote although some are expected.
-    - quotes_invented: the number of quotes that are not verbatim; None without quotes.
+      quotes, None if none is expected. Quoting the whole context scores 1: see compression.
     """
     quotes = reply.quotes
     verbatim = are_verbatim(quotes, context, form)
@@ -218,8 +207,6 @@ def _quotes(reply: Reply, wanted: Reply, context: str, form: Format) -> Scores:
     return {
         "quotes_verbatim": sum(verbatim) / len(verbatim) if verbatim else None,
         "quotes_recall": recall(faithful, [quote.text for quote in wanted.quotes]),
-        "quotes_none": float(not quotes) if wanted.quotes else None,
-        "quotes_invented": float(len(verbatim) - sum(verbatim)) if verbatim else None,
     }
 
 

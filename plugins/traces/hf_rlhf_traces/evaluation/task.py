@@ -17,7 +17,7 @@ from hf_rlhf.evaluation import (
     Task,
 )
 from hf_rlhf.storage import load_record
-from hf_rlhf_traces.evaluation.held_out import HeldOut, Sample, held_out
+from hf_rlhf_traces.evaluation.held_out import SPLIT, HeldOut, Sample, held_out
 from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, TaskName, metrics_of
 from hf_rlhf_traces.evaluation.scores import is_valid, read_reply, score
 from hf_rlhf_traces.format import Format
@@ -61,7 +61,7 @@ class TraceTask(Task):
         parts = backend.to_str() if backend else json.dumps(sorted(tokenizer.get_vocab()))
         return {
             "tokenizer": hashlib.sha256(f"{parts}\0{tokenizer.chat_template}".encode()).hexdigest(),
-            "data": {"split": self.held_out.split, "sha256": self.held_out.digest},
+            "data": {"split": SPLIT, "sha256": self.held_out.digest},
         }
 
     def score(self, answers: Answers) -> Evaluation:
@@ -119,15 +119,14 @@ class TraceTask(Task):
         """Return the selection of samples."""
         data = self.held_out
         return {
-            "about": f"{len(data.samples)} of {data.available} rows of the split {data.split}, of "
+            "about": f"{len(data.samples)} of {data.available} rows of the split {SPLIT}, of "
             f"{data.questions} questions.",
             "dataset": TASKS[data.task],
-            "split": data.split,
+            "split": SPLIT,
             "sha256": data.digest,
             "rows": data.available,
             "samples": len(data.samples),
             "questions": data.questions,
-            "of_questions_in_training": len(data.trained),
             "seed": self.options.seed,
         }
 
@@ -138,11 +137,6 @@ class TraceTask(Task):
             yield (
                 f"{TASKS[data.task]} has {data.available} held-out samples, so all of them are "
                 f"measured (--num_samples {self.options.num_samples})."
-            )
-        if data.trained:
-            yield (
-                f"{len(data.trained)} of {len(data.samples)} samples of {data.task} are of "
-                "questions in training: what was memorised counts here."
             )
         for label, answers in self.answers.items():
             folder, prompts = answers.model.saved.run_folder, answers.completions.prompts
@@ -172,10 +166,8 @@ class Options:
     """The settings of an evaluation; `seed` selects samples and seeds sampling."""
 
     tasks: Collection[TaskName] = tuple(TASKS)
-    split: str = "validation"
     num_samples: int = 50
     seed: int = 42
-    allow_training_questions: bool = False
     max_new_tokens: int = 1024
     temperature: float = 0.0
     batch_size: int = 8
@@ -191,16 +183,7 @@ def make_suite(store: Store, models: Mapping[str, Sequence[Any]], options: Optio
     form = Format.of(store.settings("format"))
     tasks = [
         TraceTask(
-            held_out(
-                store,
-                task,
-                split=options.split,
-                count=options.num_samples,
-                seed=options.seed,
-                allow_training=options.allow_training_questions,
-            ),
-            form,
-            options,
+            held_out(store, task, count=options.num_samples, seed=options.seed), form, options
         )
         for task in TASKS
         if task in options.tasks

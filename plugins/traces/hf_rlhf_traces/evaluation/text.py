@@ -3,14 +3,12 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from rapidfuzz.distance import Indel, LCSseq
+from rapidfuzz.distance import LCSseq
 
 from hf_rlhf_rollouts import Search
-
-Similarity = Callable[[str, str], float]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -74,26 +72,14 @@ def recall(available: Iterable[str], wanted: Iterable[str]) -> float | None:
     return (needed & present).total() / needed.total() if needed else None
 
 
-def match_searches(actual: Sequence[Search], expected: Sequence[Search]) -> tuple[float, float]:
-    """Return the similarity of two sets of parallel searches, by words and by characters.
+def match_searches(actual: Sequence[Search], expected: Sequence[Search]) -> float:
+    """Return the similarity of two sets of parallel searches: for two queries it is `token_f1`.
 
-    For two queries it is `token_f1` by words, and the normalised indel similarity after `normalise`
-    by characters; queries of different tools score 0. Queries are paired greedily, the most similar
-    first, and the sum over pairs is divided as in F1: an extra query costs as much as a missing
-    query.
+    Queries of different tools score 0. Queries are paired greedily, the most similar first, and the
+    sum over pairs is divided as in F1: an extra query costs as much as a missing query.
     """
-    return _matched(actual, expected, token_f1), _matched(actual, expected, _characters)
-
-
-def words(text: str) -> list[str]:
-    """Return the words of a text, folded."""
-    spaced = "".join(char if _is_word_character(char) else " " for char in _folded(text))
-    return _split(spaced)
-
-
-def _matched(actual: Sequence[Search], expected: Sequence[Search], similarity: Similarity) -> float:
     pairs = sorted(
-        (-similarity(query.query, other.query) if query.tool == other.tool else 0.0, i, j)
+        (-token_f1(query.query, other.query) if query.tool == other.tool else 0.0, i, j)
         for i, query in enumerate(actual)
         for j, other in enumerate(expected)
     )
@@ -107,8 +93,10 @@ def _matched(actual: Sequence[Search], expected: Sequence[Search], similarity: S
     return 2 * total / both if both else 0.0
 
 
-def _characters(text: str, expected: str) -> float:
-    return float(Indel.normalized_similarity(normalise(text), normalise(expected)))
+def words(text: str) -> list[str]:
+    """Return the words of a text, folded."""
+    spaced = "".join(char if _is_word_character(char) else " " for char in _folded(text))
+    return _split(spaced)
 
 
 def _f1(bag: Sequence[str], other: Sequence[str]) -> float:

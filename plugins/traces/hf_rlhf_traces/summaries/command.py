@@ -2,10 +2,11 @@
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.config import bind
+from hf_rlhf.errors import ConfigError
 from hf_rlhf_traces.options import Parser, add_overwrite, count, share, verb_parser
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def summarize_main(argv: Sequence[str]) -> int:
     store.report("steps")
     form = store_format(store)
     summarizer = make_summarizer(chosen, form)
-    report = summarize(store, form, summarizer, limit=chosen.limit, overwrite=chosen.overwrite)
+    report = summarize(store, summarizer, limit=chosen.limit, overwrite=chosen.overwrite)
     done = "done already. " * ("done_before" in report)
     print(f"summarize: {done}{_summarize_summary(report)}")
     print(store.folder / "summaries")
@@ -34,28 +35,24 @@ def summarize_main(argv: Sequence[str]) -> int:
 def make_summarizer(chosen: argparse.Namespace, form: "Format") -> "Summarizer":
     """Return the summariser of the options.
 
-    Raises ConfigError for options of the other summariser, JudgeError for unusable API options.
+    Raises ConfigError for settings that it does not have, JudgeError for those that cannot work.
     """
-    names, others, cure = _MODEL_OPTIONS, _EXTRACTIVE_OPTIONS, "leave --model out"
-    if chosen.model is None:
-        names, others, cure = others, names, "name one with --model"
-    who = "a model" if chosen.model is None else "the extractive summariser"
-    if wrong := [name for name in others if getattr(chosen, name) is not None]:
-        problem = f"is an option of {who}; {cure}."
-        raise ConfigError([Problem(f"--{name}", problem) for name in wrong])
-    values = {name: getattr(chosen, name) for name in names}
-    fields = {name: value for name, value in values.items() if value is not None}
-    if chosen.model is None:
-        from hf_rlhf_traces.summaries.extractive import Extractive
-
-        return Extractive(form, **fields)
     from hf_rlhf.rewards import OpenAIText
+    from hf_rlhf_traces.summaries.extractive import Extractive
     from hf_rlhf_traces.summaries.model_summaries import ModelSummarizer
 
-    if fields.get("temperature") == "none":
-        fields["temperature"] = None
-    writer = OpenAIText(chosen.model, display_name="summariser", **fields)
-    return ModelSummarizer(writer, form)
+    bound, problems = bind(
+        Extractive if chosen.model is None else OpenAIText,
+        chosen.settings,
+        where=lambda name: f"--settings: {name}",
+        injected=("form",) if chosen.model is None else ("model", "display_name"),
+        title="the extractive summariser" if chosen.model is None else "a model",
+    )
+    if problems:
+        raise ConfigError(problems)
+    if chosen.model is None:
+        return Extractive(form, **bound)
+    return ModelSummarizer(OpenAIText(chosen.model, display_name="summariser", **bound), form)
 
 
 def split_summary_main(argv: Sequence[str]) -> int:
@@ -120,50 +117,11 @@ def _quote_counts(report: Mapping[str, Any]) -> str:
     return f"{report['quotes']:,} quotes, {verbatim:.1%} word for word."
 
 
-def _temperature(text: str) -> float | str:
-    return text if text == "none" else float(text)
-
-
 def _json_object(text: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"is not JSON ({error})") from error
+    fields = json.loads(text)
     if not isinstance(fields, dict):
-        raise argparse.ArgumentTypeError('is not an object of fields, such as {"top_p": 0.9}')
+        raise argparse.ArgumentTypeError('is not an object of settings, such as {"timeout": 60}')
     return fields
-
-
-Options = Sequence[tuple[str, Callable[[str], Any], str, str]]
-"""Option, type, placeholder, help."""
-_WITH_MODEL: Options = (
-    ("base_url", str, "URL", "of the API; default: http://localhost:8000/v1"),
-    ("api_key_env", str, "NAME", "the variable with the key; default: OPENAI_API_KEY"),
-    ("revision", str, "TEXT", "which weights are served, for the record"),
-    ("temperature", _temperature, "T", "default: 0; none leaves it out"),
-    ("max_tokens", int, "N", "of a reply; default: 2048"),
-    ("seed", int, "N", "of the sampling; default: 0"),
-    ("extra_body", _json_object, "JSON", "further fields of each request"),
-    ("timeout", float, "S", "seconds for a request; default: 300"),
-    ("patience", float, "S", "seconds to wait for a server that goes down; default: 900"),
-    ("retries", int, "N", "of a request that fails; default: 5"),
-    ("max_concurrency", int, "N", "requests at once; default: 100"),
-    ("price_per_million_input", float, "P", "of prompt tokens, for the cost; default: 0"),
-    ("price_per_million_output", float, "P", "of tokens of replies; default: 0"),
-)
-"""The fields of `hf_rlhf.rewards.OpenAIText`, which checks their values."""
-_WITHOUT_MODEL: Options = (
-    ("max_quote_chars", count, "N", "of all quotes of a summary; default: 2000"),
-    ("max_reasoning_chars", count, "N", "of the reasoning; default: 1000"),
-    (
-        "keep",
-        share,
-        "SHARE",
-        "quote sentences of this share of the best score; default: 0.7",
-    ),
-)
-_MODEL_OPTIONS = [*(name for name, *_ in _WITH_MODEL), "cache"]
-_EXTRACTIVE_OPTIONS = [name for name, *_ in _WITHOUT_MODEL]
 
 
 def summarize_parser() -> Parser:
@@ -177,20 +135,17 @@ def summarize_parser() -> Parser:
     )
     add = parser.add_argument
     add("--model", metavar="NAME", help="as the server calls it; default: extractive")
-    add("--limit", type=count, metavar="N", help="summarise at most so many; default: all")
-    add_overwrite(parser)
-    with_model = parser.add_argument_group("with a model")
-    _add_options(with_model, _WITH_MODEL)
-    with_model.add_argument(
-        "--cache", action=argparse.BooleanOptionalAction, help="of texts; default: yes"
+    add(
+        "--settings",
+        type=_json_object,
+        default={},
+        metavar="JSON",
+        help='of the model, such as {"base_url": "http://host:8000/v1", "max_tokens": 4096}: '
+        "docs/how-to/traces-summaries.md",
     )
-    _add_options(parser.add_argument_group("without a model"), _WITHOUT_MODEL)
+    add("--limit", type=count, metavar="N", help="summarise the first N only; default: all")
+    add_overwrite(parser)
     return parser
-
-
-def _add_options(group: Any, options: Options) -> None:
-    for name, read, metavar, text in options:
-        group.add_argument(f"--{name}", type=read, metavar=metavar, help=text)
 
 
 def split_parser() -> Parser:

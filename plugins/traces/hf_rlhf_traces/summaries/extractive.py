@@ -11,20 +11,24 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Ge, Le
+
+from hf_rlhf_traces.evaluation.text import words
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries.context_blocks import ContextBlock, blocks, passages
-from hf_rlhf_traces.summaries.parts import Outcome, Row, summary_outcome
+from hf_rlhf_traces.summaries.sentences import sentences
+from hf_rlhf_traces.summaries.summarize import Outcome, Row, summary_outcome
 from hf_rlhf_traces.summaries.summary import Quote, Summary
-from hf_rlhf_traces.summaries.words import sentences, words
 
 K1, B = 1.2, 0.75
 """Saturation and length normalisation of BM25: Lucene's defaults."""
 WEIGHTS = {"question": 1.0, "think": 1.0, "search": 3.0}
 """Weight of a query word by its location: the question, or the thoughts and searches just before a
 result. A word in several gets the sum."""
-VERSION = 2
+VERSION = 3
+Positive = Annotated[int, Ge(1)]
 
 
 class _Sentence(NamedTuple):
@@ -37,11 +41,11 @@ class Extractive:
     """Summarises samples sequentially."""
 
     form: Format
-    max_quote_chars: int = 2000
+    max_quote_chars: Positive = 2000
     """Maximum characters of all quotes together."""
-    max_reasoning_chars: int = 1000
+    max_reasoning_chars: Positive = 1000
     """Maximum characters of reasoning; longer reasoning is condensed."""
-    keep: float = 0.7
+    keep: Annotated[float, Ge(0), Le(1)] = 0.7
     """Minimum score of a quoted sentence, as a share of the best score in its result."""
 
     def settings(self) -> Mapping[str, Any]:

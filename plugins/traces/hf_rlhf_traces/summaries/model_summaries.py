@@ -8,7 +8,7 @@ from typing import Any
 from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries import writer_prompt
-from hf_rlhf_traces.summaries.parts import Outcome, Row, failure_outcome, summary_outcome
+from hf_rlhf_traces.summaries.summarize import Outcome, Row, summary_outcome
 from hf_rlhf_traces.summaries.summary import Malformed
 
 
@@ -55,7 +55,7 @@ class ModelSummarizer:
             request.replies += 1
             further: Messages | None = None
             if isinstance(reply, NoText):
-                outcome = failure_outcome(reply.cause, reply.reason)
+                outcome: Outcome = {"failed": reply.cause, "detail": reply.reason}
             else:
                 try:
                     summary, verbatim = writer_prompt.read_reply(reply.content, row, self.form)
@@ -64,7 +64,7 @@ class ModelSummarizer:
                     if request.replies == 1:
                         messages, content = request.messages, reply.content
                         return writer_prompt.repair(messages, content, str(error), self.form)
-                    outcome, further = failure_outcome(error.reason, str(error)), ()
+                    outcome, further = {"failed": "malformed", "detail": str(error)}, ()
             del under_way[index]
             save(request.number, outcome)
             return further

@@ -15,7 +15,7 @@ from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
 from hf_rlhf_traces.shards import SPLITS, dataset_writer, shard_files
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import summarize
-from hf_rlhf_traces.summaries.parts import FOLDER, Outcome, Row, stored_outcomes
+from hf_rlhf_traces.summaries.summarize import Outcome, Row
 from hf_rlhf_traces.summaries.summary import Quote, Summary, render
 
 STEP = "split_summary"
@@ -85,7 +85,7 @@ def _kept(
     store: Store, counts: Counter[str], failed: Counter[str], least: float, drop_unverbatim: bool
 ) -> Iterator[tuple[Split, Row, Summary, float]]:
     """Yield each training row with its summary; count all rows."""
-    outcomes = stored_outcomes(store.folder / FOLDER)
+    outcomes = summarize.stored_outcomes(store)
     for (side, row), outcome in zip(summarize.steps_rows(store), outcomes, strict=False):
         counts["steps"] += 1
         if outcome is None:

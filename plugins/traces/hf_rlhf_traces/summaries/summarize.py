@@ -1,39 +1,34 @@
 """Summarise each sample of `steps`, by extraction or a model: the step `summarize`.
 
-Summaries are stored as they arrive and never repeated, so the same command continues after a stop.
-The next call retries failed samples.
+DIR/summaries/summaries.jsonl has a line for each sample, in their order. After a stop the same
+command takes the texts of a model from the cache of judges. The next call retries failed samples.
 """
 
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
-from time import monotonic
+from itertools import chain, islice, repeat
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
-from hf_rlhf.errors import JudgeError
-from hf_rlhf.storage import atomic_write_bytes
-from hf_rlhf_traces.format import Format
+from hf_rlhf.errors import DataError, JudgeError
+from hf_rlhf.storage import atomic_file
 from hf_rlhf_traces.rows import Split
 from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.summaries.parts import FOLDER, Outcome, Row, SummaryParts, stored_outcomes
-from hf_rlhf_traces.terminal import bars
+from hf_rlhf_traces.summaries.summary import Summary
 
 STEP = "summarize"
-FAILED = "failed.jsonl"
-"""A line per sample without a summary: its id, the reason, the detail."""
-FAILURE_WINDOW = 100
-PROGRESS_S = 30.0
-"""Seconds between progress lines outside a terminal."""
-MAX_FAILURE_RATE = 0.5
-"""Maximum share of failures in the last samples before a call stops."""
-FIRST_FAILURES = 20
-"""Number of failures without any success before it stops."""
+FOLDER = "summaries"
+FILE = "summaries.jsonl"
+MAX_FAILURES = 20
+"""Failures after which a call stops if they are more than its summaries."""
+_QUOTE_COUNTS = ("quotes", "verbatim", "without_quotes", "asked_twice")
+Row = Mapping[str, Any]
+Outcome = Mapping[str, Any]
+"""A summary (`summary_outcome`), or `failed` and `detail`: the reason for its absence."""
 
 
 class Summarizer(Protocol):
@@ -54,85 +49,115 @@ class Summarizer(Protocol):
         ...
 
 
-@dataclass
-class _Progress:
-    """Counts the outcomes of a call and stops it after too many failures."""
+def summary_outcome(summary: Summary, verbatim: Iterable[bool], replies: int = 0) -> Outcome:
+    """Return the stored form of a summary.
 
-    show: Callable[[int, int], None]
-    summarised: int = 0
-    failed: int = 0
-    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=FAILURE_WINDOW))
+    `verbatim` records for each quote whether it occurs in the context; `replies` is the number of
+    model replies it took.
+    """
+    quotes = [
+        {"title": quote.title, "text": quote.text, "verbatim": is_verbatim}
+        for quote, is_verbatim in zip(summary.quotes, verbatim, strict=True)
+    ]
+    text = {"question": summary.question, "reasoning": summary.reasoning}
+    return {**text, "quotes": quotes, "replies": replies}
 
-    def add(self, outcome: Outcome) -> None:
-        failed = "failed" in outcome
-        self.failed += failed
-        self.summarised += not failed
-        self.show(self.summarised, self.failed)
-        self._recent.append(failed)
-        count = len(self._recent)
-        share = sum(self._recent) / count
-        enough = count == FAILURE_WINDOW or (count >= FIRST_FAILURES and not self.summarised)
-        if failed and enough and share > MAX_FAILURE_RATE:
-            raise JudgeError(
-                f"{share:.0%} of the last {count} samples could not be summarised. The "
-                f"last cause: {outcome['detail']} Finished summaries are stored; the same command "
-                "continues."
-            )
+
+def stored_outcomes(store: Store) -> Iterator[Outcome | None]:
+    """Yield the outcome of each sample in order, then None without end (not tried)."""
+    path = store.folder / FOLDER / FILE
+    try:
+        with path.open("rb") as file:
+            yield from chain(map(orjson.loads, file), repeat(None))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read: {error}. Summarise again.") from error
 
 
 def summarize(
-    store: Store,
-    form: Format,
-    summarizer: Summarizer,
-    *,
-    limit: int | None = None,
-    overwrite: bool = False,
+    store: Store, summarizer: Summarizer, *, limit: int | None = None, overwrite: bool = False
 ) -> Mapping[str, Any]:
-    """Summarise the samples of a store that lack a summary, or at most `limit` of them.
-
-    Returns the report on all samples.
+    """Summarise the samples of a store, or the first `limit` of them, and return the report.
 
     Raises RunFolderError for summaries with other settings without `overwrite` and for a full disk,
-    JudgeError if no sample could be summarised, and the errors of `summarizer`. Finished summaries
-    are always stored.
+    JudgeError if no sample could be summarised, and the errors of `summarizer`.
     """
-    steps = store.entry("steps")
+    samples = sum(store.entry("steps")["result"]["samples"].values())
     settings = summarizer.settings()
-    state = store.check(STEP, settings, overwrite=overwrite)
-    if state == "done":
+    if store.check(STEP, settings, overwrite=overwrite) == "done":
         report = store.report(STEP)
         if not report["missing"] and not report["failed"]:
             return {**report, "done_before": True}
-    folder = store.folder / FOLDER
+    path = store.folder / FOLDER / FILE
     after = ("build", "format", "steps")
     with store.recording(STEP, settings, after=after, replaces=True) as recording:
-        inputs = {"settings": settings, "format": form.settings(), "steps": steps["digest"]}
-        parts = SummaryParts(folder, inputs)
-        samples = sum(steps["result"]["samples"].values())
-        with _progress_bar(limit or samples, summarizer.usage) as show:
-            progress = _Progress(show)
-
-            def save(number: int, outcome: Outcome) -> None:
-                parts.save(number, outcome)
-                progress.add(outcome)
-
-            due = parts.due(row for _, row in steps_rows(store))
-            try:
-                summarizer.summarize_all(islice(due, limit), save)
-            finally:
-                parts.flush()
-        recording.result.update(_report(store, samples))
-        recording.outputs = [folder]
-        call = {"summarised": progress.summarised, "failed": progress.failed}
-        recording.notes["this_call"] = {**call, **summarizer.usage()}
-        if not recording.result["summarised"]:
-            reasons = [f"{count} {why}" for why, count in recording.result["failed"].items()]
-            failed = ", ".join(reasons) or "none"
+        counts, failed = _write(path, store, summarizer, min(limit or samples, samples))
+        if not counts["summarised"]:
+            reasons = ", ".join(f"{count} {why}" for why, count in failed.items())
             raise JudgeError(
-                f"None of {samples} samples was summarised. Failed: {failed}. "
-                f"Why: {folder / FAILED}. The same command tries again."
+                f"None of {samples} samples was summarised. Failed: {reasons or 'none'}. "
+                f"Why: {path}. The same command tries again."
             )
+        recording.outputs = [path.parent]
+        recording.notes["this_call"] = dict(summarizer.usage())
+        recording.result.update(
+            samples=samples,
+            failed=dict(sorted(failed.items())),
+            missing=samples - counts["summarised"] - failed.total(),
+            **{name: counts[name] for name in ("summarised", *_QUOTE_COUNTS)},
+        )
     return store.report(STEP)
+
+
+def _write(
+    path: Path, store: Store, summarizer: Summarizer, total: int
+) -> tuple[Counter[str], Counter[str]]:
+    """Write the outcomes of the first samples; return counts, and failures by reason."""
+    from tqdm import tqdm
+
+    counts, failed = Counter[str](), Counter[str]()
+    ids: dict[int, str] = {}
+    waiting: dict[int, Outcome] = {}
+    """Outcomes that came before an earlier sample's."""
+
+    def samples() -> Iterator[tuple[int, Row]]:
+        for number, (_, row) in enumerate(islice(steps_rows(store), total)):
+            ids[number] = row["id"]
+            yield number, row
+
+    with (
+        atomic_file(path) as file,
+        tqdm(
+            total=total, desc=STEP, file=sys.stderr, mininterval=0.1 if sys.stderr.isatty() else 30
+        ) as bar,
+    ):
+
+        def save(number: int, outcome: Outcome) -> None:
+            waiting[number] = outcome
+            while (first := bar.n) in waiting:
+                line = {"id": ids.pop(first), **waiting.pop(first)}
+                file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+                bar.update()
+            _count(outcome, counts, failed)
+            bar.set_postfix(failed=failed.total(), cost=summarizer.usage().get("cost", 0))
+
+        summarizer.summarize_all(samples(), save)
+    return counts, failed
+
+
+def _count(outcome: Outcome, counts: Counter[str], failed: Counter[str]) -> None:
+    """Count an outcome. Raises JudgeError after too many failures."""
+    if "failed" not in outcome:
+        verbatim = [quote["verbatim"] for quote in outcome["quotes"]]
+        numbers = (len(verbatim), sum(verbatim), not verbatim, outcome["replies"] > 1)
+        counts.update(dict(zip(_QUOTE_COUNTS, numbers, strict=True)), summarised=1)
+        return
+    failed[outcome["failed"]] += 1
+    if failed.total() >= MAX_FAILURES and failed.total() > counts["summarised"]:
+        raise JudgeError(
+            f"{failed.total()} samples could not be summarised, and {counts['summarised']} could. "
+            f"The last cause: {outcome['detail']} Texts so far are in the cache; the same command "
+            "continues."
+        )
 
 
 def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
@@ -140,57 +165,3 @@ def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
     for side in SPLITS:
         for row in dataset_rows(store.folder / "datasets" / "steps", side):
             yield side, row
-
-
-@contextmanager
-def _progress_bar(
-    total: int, usage: Callable[[], Mapping[str, float]]
-) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows the numbers of summarised and failed samples.
-
-    In a terminal a bar, else a line every `PROGRESS_S` seconds.
-    """
-    began = last = monotonic()
-    with bars() as progress:
-        task = progress.add_task("summarize", total=total)
-
-        def show(summarised: int, failed: int) -> None:
-            nonlocal last
-            done = summarised + failed
-            progress.update(task, completed=done)
-            if progress.disable and (now := monotonic()) - last >= PROGRESS_S:
-                last = now
-                cost = f", cost {usage()['cost']:,.2f}" if usage().get("cost") else ""
-                rate = done / (now - began)
-                text = f"{done:,} of {total:,}, {failed:,} failed, {rate:,.1f}/s{cost}"
-                print(f"summarize: {text}", file=sys.stderr, flush=True)
-
-        yield show
-
-
-def _report(store: Store, samples: int) -> dict[str, Any]:
-    """Return the counts of all outcomes, and write the failures to a file."""
-    counts: Counter[str] = Counter()
-    failures = []
-    stored = stored_outcomes(store.folder / FOLDER)
-    for (_, row), outcome in zip(steps_rows(store), stored, strict=False):
-        if outcome is None:
-            continue
-        if "failed" in outcome:
-            line = {"id": row["id"], "reason": outcome["failed"], "detail": outcome["detail"]}
-            failures.append(line)
-            continue
-        counts["summarised"] += 1
-        counts["quotes"] += len(outcome["quotes"])
-        counts["verbatim"] += sum(quote["verbatim"] for quote in outcome["quotes"])
-        counts["without_quotes"] += not outcome["quotes"]
-        counts["asked_twice"] += outcome["replies"] > 1
-    lines = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in failures)
-    atomic_write_bytes(store.folder / FOLDER / FAILED, lines)
-    names = ("summarised", "quotes", "verbatim", "without_quotes", "asked_twice")
-    return {
-        "samples": samples,
-        "failed": dict(sorted(Counter(line["reason"] for line in failures).items())),
-        "missing": samples - counts["summarised"] - len(failures),
-        **{name: counts[name] for name in names},
-    }

@@ -24,8 +24,6 @@ _TITLE = re.compile(r"\s+title=\"([^\"]*)\"\s*")
 class Malformed(ValueError):
     """The text has no valid summary; the message states the reason for the model."""
 
-    reason = "malformed"
-
 
 @dataclass(frozen=True, slots=True)
 class Quote:

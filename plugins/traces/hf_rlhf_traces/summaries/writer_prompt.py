@@ -12,7 +12,6 @@ from typing import Any
 from hf_rlhf.rewards import escaped
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries.context_blocks import blocks, passages
-from hf_rlhf_traces.summaries.language import is_foreign
 from hf_rlhf_traces.summaries.summary import Malformed, Quote, Summary, are_verbatim, parse
 
 _REPLY_CHARS = 8000
@@ -44,12 +43,6 @@ TASK = "Summarise the material above. Reply with the <{summary}> only."
 REPAIR = """\
 That reply cannot be used: {cause}
 Reply again with the whole <{summary}>, in the form that was described, and nothing else."""
-
-
-class Foreign(Malformed):
-    """The summary is in another script than its source."""
-
-    reason = "foreign"
 
 
 def messages(row: Mapping[str, Any], form: Format) -> list[dict[str, str]]:
@@ -93,14 +86,13 @@ def repair(
 def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summary, list[bool]]:
     """Return the summary in a reply, and whether each quote is verbatim.
 
-    The row's question replaces the reply's. Raises Malformed and Foreign with the cause.
+    The row's question replaces the reply's. Raises Malformed with the cause.
     """
-    written = parse(_without_thinking(reply), form)
+    # After the last thought; chat templates often open <think> in the prompt.
+    written = parse(reply.rpartition("</think>")[2], form)
     if not written.reasoning:
         raise Malformed(f"<{form.reasoning}> is empty.")
     prompt = row["prompt"]
-    if is_foreign(written.reasoning, _words_of(row, form)):
-        raise Foreign(f"<{form.reasoning}> is not in the language of the material.")
     quotes = [quote for quote in written.quotes if quote.text]
     is_verbatim = are_verbatim(quotes, prompt, form)
     for number, quote in enumerate(quotes):
@@ -110,17 +102,6 @@ def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summar
             if are_verbatim([restored], prompt, form)[0]:
                 quotes[number], is_verbatim[number] = restored, True
     return Summary(row["question"], written.reasoning, tuple(quotes)), is_verbatim
-
-
-def _words_of(row: Mapping[str, Any], form: Format) -> str:
-    """Return the text of a context without tags, whose letters do not indicate its language."""
-    return "\n".join([row["question"], *(block.text for block in blocks(row["prompt"], form))])
-
-
-def _without_thinking(reply: str) -> str:
-    """Return the text after the last thought; chat templates often open <think> in the prompt."""
-    _, closed, rest = reply.rpartition("</think>")
-    return rest if closed else reply
 
 
 def prompt_sha256(form: Format) -> str:

@@ -1,7 +1,6 @@
-"""Split text of any language into sentences and words, without a model."""
+"""Split text of any language into sentences, without a model."""
 
 import re
-import unicodedata
 from collections.abc import Iterator
 
 LONGEST = 400
@@ -14,12 +13,6 @@ _END = re.compile(
     r"|[。！？｡．।॥؟۔]+[”’」』）]*\s*"  # a space after these is optional
     r"|(?P<lines>\n\s*)"
 )
-_WORD = re.compile(r"[^\W_]+")
-_UNSPACED = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff]+)"
-)
-"""Thai, Lao, Burmese, Khmer, Chinese, Japanese: no spaces between words."""
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
@@ -45,21 +38,3 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
             begin = start + len(piece) - len(piece.lstrip())
             yield begin, begin + len(inner)
         start = cut
-
-
-def words(text: str) -> list[str]:
-    """Return words and numbers, case and compatibility folded; pairs of characters where a script
-    has no spaces.
-    """
-    if text.isascii():
-        return _WORD.findall(text.casefold())
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return [part for word in _WORD.findall(folded) for part in _parts(word)]
-
-
-def _parts(word: str) -> Iterator[str]:
-    for number, run in enumerate(_UNSPACED.split(word)):
-        if number % 2:  # the runs that the pattern matches
-            yield from (run[i : i + 2] for i in range(max(1, len(run) - 1)))
-        elif run:
-            yield run
