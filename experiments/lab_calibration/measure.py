@@ -33,7 +33,7 @@ def reward_model(run: Path, seed: int, temperature: float) -> dict[str, Any]:
         "values": {
             "true_temperature": temperature,
             "implied_temperature": 1 / slope,
-            "fitted_temperature": with_temperature(np.abs(margins), right).value,
+            "fitted_temperature": with_temperature(np.abs(margins), right)[1],
         },
     }
 

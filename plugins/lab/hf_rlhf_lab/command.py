@@ -1,7 +1,7 @@
 """Validate or create a reward before training: `hf-rlhf rewards`."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,11 @@ def rewards(argv: Sequence[str]) -> int:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        usage="hf-rlhf rewards validate [TARGET] [options] [--key value ...]",
     )
-    options.add_argument("target", nargs="?", metavar="TARGET")
     options.add_argument("--data", metavar="FILE", help="preference pairs, or rows with a `grade`")
     options.add_argument("--split", help="of the dataset; default: test if there is one, or train")
-    options.add_argument(
-        "--rows", type=_at_least(1), metavar="N", help="at most N prompts, drawn at random"
-    )
+    options.add_argument("--rows", type=int, metavar="N", help="at most N prompts, drawn at random")
     options.add_argument("--label", help="validate one reward of a composition, not the total")
     options.add_argument(
         "--other-data", action="append", default=[], metavar="FILE",
@@ -58,46 +56,18 @@ def rewards(argv: Sequence[str]) -> int:
         help="show agreement for each value of a column of the gold data, worst first; repeatable",
     )  # fmt: skip
     options.add_argument(
-        "--samples", type=_at_least(0), default=10, metavar="N",
+        "--samples", type=int, default=10, metavar="N",
         help="show the N pairs that the reward gets most wrong; 0: no text of the data",
     )  # fmt: skip
     options.add_argument("--out", type=Path, help="default: evals/validation")
     add_method(verbs)
-    words, overrides = _split(argv, verbs.choices)
-    chosen = parser.parse_args(words)
+    # TARGET comes first because argparse would take the value of an unknown option for it.
+    verb, *rest = argv or ["--help"]
+    target = rest.pop(0) if rest and not rest[0].startswith("-") else None
+    chosen, overrides = parser.parse_known_args([verb, *rest])
+    chosen.target = target
     do = method if chosen.verb == "method" else _validate
     return do(chosen, overrides, ["hf-rlhf", "rewards", *argv])
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"is {text!r}; expected {least} or more")
-        return int(text)
-
-    return number
-
-
-def _split(
-    argv: Sequence[str], verbs: Mapping[str, argparse.ArgumentParser]
-) -> tuple[list[str], list[str]]:
-    """Split a command line into its own arguments and options of the run file, `--key value`.
-
-    argparse would take the value of an unknown option as the positional argument.
-    """
-    verb = verbs.get(argv[0]) if argv else None
-    known = [f"--{name.replace('_', '-')}" for name in vars(verb.parse_args([]))] if verb else []
-    own: list[str] = []
-    others: list[str] = []
-    words = own
-    for at, word in enumerate(argv):
-        if word.startswith("--"):
-            is_own = word.partition("=")[0] in (*known, "--help")
-            words = own if is_own or verb is None else others
-        elif at and words is others and ("=" in argv[at - 1] or not argv[at - 1].startswith("--")):
-            words = own  # the option before has its value
-        words.append(word)
-    return own, others
 
 
 def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: list[str]) -> int:
@@ -167,6 +137,8 @@ def _finish(report: "Report", out: Path | None) -> int:
 
 def _gold(scoring: Any, chosen: argparse.Namespace, name: str) -> Any:
     """Return the gold data that the options select. Raises ConfigError for a wrong column."""
+    if chosen.rows is not None and chosen.rows < 1:
+        raise ConfigError([Problem("--rows", f"is {chosen.rows}.", "Write 1 or more.")])
     gold = gold_rows(scoring, chosen.split, name).sample(chosen.rows)
     for column in [name for name in chosen.by if name not in gold.columns]:
         what = f"the gold data have no column {column!r}{did_you_mean(column, gold.columns)}."

@@ -11,8 +11,7 @@ def pictures():
 @pytest.fixture(autouse=True)
 def _few_pictures(monkeypatch, request):
     if "pictures" not in request.fixturenames:
-        for module in ("method.page", "validation.plot"):
-            monkeypatch.setattr(f"hf_rlhf_lab.{module}.draw", lambda *_: None)
+        monkeypatch.setattr("hf_rlhf_lab.validation.plot.draw", lambda *_: None)
 
 
 @pytest.fixture

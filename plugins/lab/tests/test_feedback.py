@@ -94,15 +94,6 @@ def test_pairs_are_judged_in_both_orders_and_disagreement_is_dropped():
     assert train[0]["chosen"].strip().startswith("longer")
 
 
-def test_an_annotator_that_always_says_a_is_refused_with_numbers():
-    with (
-        ScriptedServer(lambda request: choice("A")) as server,
-        pytest.raises(JudgeError, match=r"shown first in 100% \[100%, 100%\] of 80 answers"),
-    ):
-        verb("ai_feedback", server, PAIRS)
-    assert not Path("out/rows.jsonl").exists()
-
-
 def by_chance(share):
     """Answer by the length in a share of the pairs, and the first response or by chance else."""
 
@@ -117,34 +108,35 @@ def by_chance(share):
     return answer
 
 
-def test_an_annotator_that_answers_by_chance_is_refused_with_numbers():
-    what = r"same response in both orders in \d+% \[\d+%, \d+%\] of 40 pairs; .*min_agreement 50%"
-    with ScriptedServer(by_chance(0.3)) as server:
-        with pytest.raises(JudgeError, match=what):
-            verb("ai_feedback", server, PAIRS)
-        assert not Path("out/rows.jsonl").exists()
-        report, rows, _ = verb("ai_feedback", server, PAIRS, min_agreement=0.0)
-    assert report["orders_agree"]["low"] <= 0.5
-    assert rows
+def contradicts(request):
+    number = int(blocks(request)["context"][1:])
+    first = len(blocks(request)["candidate_a"]) > len(blocks(request)["candidate_b"])
+    return choice("AB"[(number + (not first and number % 5 == 0)) % 2])
 
 
-def test_an_annotator_that_contradicts_itself_is_refused():
-    flip = {"A": "B", "B": "A"}
-
-    def answer(request):
-        number = int(blocks(request)["context"][1:])
-        first = len(blocks(request)["candidate_a"]) > len(blocks(request)["candidate_b"])
-        letter = "AB"[number % 2]
-        return choice(letter if first or number % 5 else flip[letter])
-
-    with ScriptedServer(answer) as server, pytest.raises(JudgeError, match="min_agreement"):
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda request: choice("A"), r"shown first in 100% \[100%, 100%\] of 80 answers"),
+        (
+            by_chance(0.3),
+            r"same response in both orders in \d+% .* of 40 pairs; .*min_agreement 50%",
+        ),
+        (contradicts, "min_agreement"),
+    ],
+)
+def test_an_annotator_that_answers_by_position_or_by_chance_is_refused(answer, message):
+    with ScriptedServer(answer) as server, pytest.raises(JudgeError, match=message):
         verb("ai_feedback", server, PAIRS)
+    assert not Path("out/rows.jsonl").exists()
 
 
-def test_an_annotator_that_is_mostly_consistent_is_taken():
-    with ScriptedServer(by_chance(0.6)) as server:
-        report, _, _ = verb("ai_feedback", server, PAIRS)
-    assert 0.5 < report["orders_agree"]["low"] < report["orders_agree"]["mean"] < 1
+@pytest.mark.parametrize(("share", "settings"), [(0.3, {"min_agreement": 0.0}), (0.6, {})])
+def test_an_annotator_that_is_mostly_consistent_or_a_control_is_taken(share, settings):
+    with ScriptedServer(by_chance(share)) as server:
+        report, rows, _ = verb("ai_feedback", server, PAIRS, **settings)
+    assert (report["orders_agree"]["low"] > 0.5) == (not settings)
+    assert rows
 
 
 @pytest.mark.parametrize(
@@ -186,12 +178,9 @@ def test_a_killed_command_continues_and_requests_nothing_twice():
     with ScriptedServer(until_killed) as server, pytest.raises(JudgeError):
         verb("ai_feedback", server, rows, annotator={"max_concurrency": 1})
     with ScriptedServer(longer, port=server.port) as again:
-        report, kept, _ = verb("ai_feedback", again, rows)
+        _, kept, _ = verb("ai_feedback", again, rows)
     assert len(kept) == 150
     assert len(again.requests) == 300 - 229
-    with ScriptedServer(longer, port=server.port) as idle:
-        assert verb("ai_feedback", idle, rows)[0] == report
-    assert not idle.requests
 
 
 def test_a_row_without_two_responses_is_rejected_and_stops_nothing():
@@ -214,12 +203,9 @@ def test_a_policy_that_was_trained_again_is_another_one(tmp_path):
 def test_a_folder_of_other_settings_is_refused():
     with ScriptedServer(longer) as server:
         verb("ai_feedback", server, PAIRS)
-        with pytest.raises(RunFolderError, match="max_words"):
-            verb("ai_feedback", server, PAIRS, max_words=2)
+        with pytest.raises(RunFolderError, match="temperature"):
+            verb("ai_feedback", server, PAIRS, annotator={"temperature": 0.5})
         assert data(["ai_feedback", "file.yaml", "--out", "out", "--overwrite"]) == 0
-    assert json.loads(Path("out/report.json").read_text())["rejected"] == {
-        "a response is too long": 34
-    }
 
 
 def test_responses_are_sampled_from_a_server_by_two_seeds():
@@ -235,8 +221,8 @@ def test_responses_are_sampled_from_a_server_by_two_seeds():
 
 
 def test_the_example_needs_no_server(capsys):
-    assert data(["ai_feedback", "--rows", "30", "--annotator.noise", "0", "--out", "out"]) == 0
-    assert "30 prompts" in capsys.readouterr().out
+    assert data(["ai_feedback", "--rows", "10", "--annotator.noise", "0", "--out", "out"]) == 0
+    assert "10 prompts" in capsys.readouterr().out
     from hf_rlhf_worlds.tastes import Taste, utility
 
     rows, _ = written()
@@ -267,9 +253,12 @@ def test_everything_wrong_with_a_file_is_reported_with_its_place():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("principles: []", "rules.yaml:1 principles: is empty"),
+        ("principles: []", "rules.yaml:1 principles: .*at least 1"),
         ("title: x", "principles: is missing"),
-        ("principles:\n- {name: a, text: x}\n- {name: a, text: y}", "rules.yaml:2.*used twice"),
+        (
+            "principles:\n- {name: a, text: x}\n- {name: a, text: y}",
+            "has the name .a. twice",
+        ),
     ],
 )
 def test_a_constitution_without_principles_is_refused(text, message):
@@ -317,13 +306,10 @@ def test_drafts_are_criticised_and_revised_and_all_texts_are_kept():
         ("word " * 11, "p", "too long"),
         ("As the constitution says, no.", "p", "leak"),
         ("The constitution of 1787.", "Which constitution?", None),
-        ("The constitution is old; my critique is this.", "Which constitution?", "leak"),
-        ("So the second sentence makes a claim without any source here", "p", "leak"),
     ],
 )
 def test_revisions_that_are_no_responses(revision, prompt, reason):
-    critique = "Note: the second sentence makes a claim without any source here, sadly."
-    failure = unusable("draft", critique, True, revision, prompt, 11 if reason == "leak" else 10)
+    failure = unusable("draft", True, revision, prompt, 10)
     assert (failure.reason if failure else None) == reason
 
 
@@ -344,7 +330,7 @@ def test_both_responses_of_a_pair_are_graded_by_the_rubric(capsys):
     assert [row["grade"] for row in rows] == [1.0, 0.4]
 
 
-@pytest.mark.parametrize("grade", [0, 6, True, 2.5, None])
+@pytest.mark.parametrize("grade", [6, True, None])
 def test_a_grade_off_the_scale_is_no_grade(grade):
     names = [each.name for each in read_rubric(None)]
     reply = json.dumps({"grades": {**dict.fromkeys(names, 3), "honesty": grade}})
@@ -355,15 +341,14 @@ def test_a_grade_off_the_scale_is_no_grade(grade):
         verb("rubric_grades", server, [{"prompt": "p", "completion": "c"}])
 
 
-def test_a_dry_run_shows_the_cost_and_requests_nothing(capsys):
+def test_a_dry_run_counts_requests_and_sends_none(capsys):
     with ScriptedServer(longer) as server:
-        price = {"price_per_million_input": 1000.0}
-        verb_file = {"dataset": {"name": "graded_rows", "path": "in.jsonl"}}
         Path("in.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
-        client = {"model": "scripted", "base_url": server.base_url, **price}
-        Path("file.yaml").write_text(dump_yaml({**verb_file, "annotator": client}))
+        client = {"model": "scripted", "base_url": server.base_url}
+        dataset = {"name": "graded_rows", "path": "in.jsonl"}
+        Path("file.yaml").write_text(dump_yaml({"dataset": dataset, "annotator": client}))
         assert data(["ai_feedback", "file.yaml", "--dry_run"]) == 0
-    assert re.search(r"about 80 requests to scripted, .* cost at most \d", capsys.readouterr().out)
+    assert "annotator: about 80 requests to scripted" in capsys.readouterr().out
     assert not server.requests
 
 

@@ -62,26 +62,20 @@ def test_the_largest_margins_are_kept_by_size_or_by_sign():
 
 
 def test_strata_keep_their_shares_and_the_control_has_the_same_size_in_each():
-    choice = Choice(keep=0.5, strata="source", length_bands=2)
+    choice = Choice(keep=0.5, strata="source")
     many = rows(200)
     strata = choice.strata_of(many)
-    assert {strata.count(name) for name in set(strata)} == {50}
+    assert {strata.count(name) for name in set(strata)} == {100}
     margins = np.linspace(0.0, 1.0, 200)
     for mask in (choice.confident(margins, strata), choice.random(margins, strata)):
         kept = np.array(strata)[mask].tolist()
-        assert {kept.count(name) for name in set(strata)} == {25}
+        assert {kept.count(name) for name in set(strata)} == {50}
     again = Choice(keep=0.5, seed=7).random(margins, strata)
     assert (again != choice.random(margins, strata)).any()
     with pytest.raises(DataError, match="no such column .did you mean 'source'"):
         Choice(strata="sourc").strata_of(many)
     with pytest.raises(DataError, match="200 different values, expected at most 100"):
         Choice(strata="prompt").strata_of(many)
-
-
-def test_length_bands_are_of_both_responses_together():
-    rows = [{"chosen": "c" * a, "rejected": "r" * b} for a, b in ((1, 9), (2, 3), (4, 4), (9, 2))]
-    bands = [name.split()[2] for name in Choice(length_bands=2).strata_of(rows)]
-    assert bands == ["2", "1", "1", "2"]
 
 
 def test_the_control_is_drawn_from_pairs_that_have_a_score():
@@ -217,7 +211,6 @@ def test_two_cycles_score_every_pair_with_a_model_that_has_not_seen_it(
     assert second["splits"]["train"] == len(
         confident_pairs(str(out), cycle=1, leave_out=0).dataset["train"]
     )
-    assert (out / "margins.png").read_bytes()[1:4] == b"PNG"
     assert "Train on the pairs that are kept" in capsys.readouterr().out
     kept = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     use = confident_pairs(**{k: v for k, v in report["dataset"].items() if k != "name"})

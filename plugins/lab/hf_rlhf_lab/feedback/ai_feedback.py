@@ -17,15 +17,14 @@ from hf_rlhf_lab.feedback.policies import Pair, Policy, RemotePolicy, SavedPolic
 from hf_rlhf_lab.feedback.settings import (
     DataSettings,
     LocalPolicy,
-    Plan,
-    Positive,
     Reader,
     Section,
     Share,
     described,
+    planned,
 )
 from hf_rlhf_lab.feedback.texts import NamedText, listed_texts, read_constitution
-from hf_rlhf_lab.feedback.work import ENOUGH, Outcome, Row, Task, Work, rejected
+from hf_rlhf_lab.feedback.work import ENOUGH, Outcome, Row, Work, rejected
 
 _SYSTEM = """\
 You compare two responses, A and B, to one prompt, by these principles:
@@ -61,8 +60,6 @@ class AIFeedback(DataSettings):
     min_agreement: Share = 0.5
     """The command stops unless the interval of the share of pairs with agreeing orders (1/2 by
     chance) lies above this. 0 disables the check."""
-    max_words: Positive | None = None
-    """Maximum length of a response; longer responses are rejected before they are judged."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +80,9 @@ class ModelAnnotator:
     client: OpenAIText
     principles: Sequence[NamedText]
 
-    def system(self) -> str:
-        """Return the instructions."""
-        return _SYSTEM.format(principles=listed_texts(self.principles))
-
     def compare(self, prompts: Sequence[str], pairs: Sequence[Pair]) -> list[Preference | Failure]:
         """Compare each pair twice; a response is preferred if both orders agree."""
-        system = self.system()
+        system = _SYSTEM.format(principles=listed_texts(self.principles))
         questions = [
             conversation(system, {"context": prompt, "candidate_a": a, "candidate_b": b}, _CLOSING)
             for prompt, pair in zip(prompts, pairs, strict=True)
@@ -161,10 +154,9 @@ def prepare(file: RunFile, folder: Path) -> Work:
         "annotator": described(annotator.client),
         "policy": described(policy.client) if policy else None,
         "principles": annotator.principles,
-        "max_words": settings.max_words,
         "prompt": (_SYSTEM, _CLOSING),
     }
-    return Work(_Comparing(settings, rows.to_list(), inputs, annotator, policy), folder)
+    return _Comparing(folder, settings, rows.to_list(), inputs, annotator, policy)
 
 
 def annotator_of(reader: Reader) -> tuple[AIFeedback, Annotator]:
@@ -204,7 +196,7 @@ def _check_columns(reader: Reader, rows: Any, policy: Policy | None) -> None:
 
 
 @dataclass
-class _Comparing(Task):
+class _Comparing(Work):
     settings: AIFeedback
     annotator: Annotator
     policy: Policy | None
@@ -214,50 +206,22 @@ class _Comparing(Task):
         policy = {"policy": self.policy} if self.policy else {}
         return {"annotator": self.annotator.client, **policy}
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[str]:
         """Return the requests if no pair is rejected before it is compared."""
-        count, prompts = len(self.rows), sum(len(text_of(row["prompt"])) for row in self.rows)
-        plans = []
-        if self.policy is None:
-            pairs = [pair for pair in map(_responses, self.rows) if not isinstance(pair, Failure)]
-            written = sum(len(text) for pair in pairs for text in pair)
-        else:
-            longest = self.policy.longest
-            plans.append(Plan("policy", self.policy.client, 2 * count, 2 * prompts, longest))
-            written = 2 * count * longest * 3
-        fixed = len(self.annotator.system()) if isinstance(self.annotator, ModelAnnotator) else 0
-        characters = 2 * (count * (fixed + 1000) + prompts + written)
-        return [*plans, Plan("annotator", self.annotator.client, 2 * count, characters)]
+        clients: dict[str, Any] = {"policy": self.policy.client} if self.policy else {}
+        clients |= {"annotator": self.annotator.client}
+        return [planned(who, client, 2 * len(self.rows)) for who, client in clients.items()]
 
     def outcomes(self, rows: Sequence[Row], first: int) -> list[Outcome]:
         """Return a preference, or the reason why there is none, for each row."""
         pairs = self.policy.sample(rows, first) if self.policy else list(map(_responses, rows))
-        usable = {
-            index: pair
-            for index, pair in enumerate(pairs)
-            if not isinstance(pair, Failure) and self._fault(pair) is None
-        }
+        answers = list(map(_fault, pairs))
+        usable = [index for index, fault in enumerate(answers) if fault is None]
         prompts = [text_of(rows[index]["prompt"]) for index in usable]
-        compared = self.annotator.compare(prompts, list(usable.values()))
-        answers = dict(zip(usable, compared, strict=True))
-        outcomes: list[Outcome] = []
-        for index, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
-            if isinstance(pair, Failure):
-                outcomes.append(rejected(pair, prompt=row["prompt"]))
-            else:
-                answer = answers.get(index) or self._fault(pair)
-                assert answer is not None, "a pair is compared, or has a fault"
-                outcomes.append(_outcome(row, pair, answer))
-        return outcomes
-
-    def _fault(self, pair: Pair) -> Failure | None:
-        words, most = max(len(text.split()) for text in pair), self.settings.max_words
-        if not all(text.strip() for text in pair):
-            return Failure("a response is empty", "")
-        if pair[0].strip() == pair[1].strip():
-            return Failure("the responses are equal", "")
-        too_long = most is not None and words > most
-        return Failure("a response is too long", f"{words} words") if too_long else None
+        responses: list[Any] = [pairs[index] for index in usable]
+        for index, answer in zip(usable, self.annotator.compare(prompts, responses), strict=True):
+            answers[index] = answer
+        return list(map(_outcome, rows, pairs, answers))
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
         """Raise JudgeError for an annotator that answers by position or by chance."""
@@ -301,7 +265,18 @@ def _responses(row: Row) -> Pair | Failure:
     return Failure("no two responses", f"`responses` is {texts!r}"[:200])
 
 
-def _outcome(row: Row, pair: Pair, answer: Preference | Failure) -> Outcome:
+def _fault(pair: Pair | Failure) -> Any:
+    """Return why a pair cannot be compared; None if it can."""
+    if isinstance(pair, Failure):
+        return pair
+    if not all(text.strip() for text in pair):
+        return Failure("a response is empty", "")
+    return Failure("the responses are equal", "") if pair[0].strip() == pair[1].strip() else None
+
+
+def _outcome(row: Row, pair: Pair | Failure, answer: Preference | Failure) -> Outcome:
+    if isinstance(pair, Failure):
+        return rejected(pair, prompt=row["prompt"])
     about = {"prompt": row["prompt"], "responses": list(pair)}
     if isinstance(answer, Failure):
         return rejected(answer, **about)

@@ -46,7 +46,9 @@ def data(argv: Sequence[str]) -> int:
             usage=f"hf-rlhf data {verb} [FILE] [options] [--key value ...]",
         )
         options.add_argument("--out", type=Path, help=f"default: data/{verb}")
-        options.add_argument("--dry_run", action="store_true", help="check, and show the cost")
+        options.add_argument(
+            "--dry_run", action="store_true", help="check, and show the number of requests"
+        )
         options.add_argument(
             "--overwrite",
             action="store_true",
@@ -74,8 +76,7 @@ def _run(chosen: argparse.Namespace, path: Path, overrides: Sequence[str]) -> in
     module = import_module(f"hf_rlhf_lab.{name}")
     file = RunFile.read(path).override(overrides)
     work = module.prepare(file, folder)
-    plans = "; ".join(map(str, work.plans()))
-    print(f"{chosen.verb}: {len(work.rows):,} rows. {plans}.")
+    print(f"{chosen.verb}: {len(work.rows):,} rows. {'; '.join(work.plans())}.")
     if chosen.dry_run:
         return 0
     report = work.run(overwrite=chosen.overwrite)

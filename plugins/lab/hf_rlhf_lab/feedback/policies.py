@@ -40,11 +40,6 @@ class RemotePolicy:
         second = replace(self.client, seed=(self.client.seed or 0) + 1)
         self._clients = (self.client, second)
 
-    @property
-    def longest(self) -> int:
-        """Return the maximum number of tokens of a response."""
-        return self.client.max_tokens or 0
-
     def usage(self) -> Mapping[str, float]:
         """Return requests, tokens and cost."""
         first, second = (client.usage() for client in self._clients)
@@ -71,11 +66,6 @@ class SavedPolicy:
     """A saved model that is loaded at the first sample."""
 
     client: LocalPolicy
-
-    @property
-    def longest(self) -> int:
-        """Return the maximum number of tokens of a response."""
-        return self.client.max_new_tokens
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -113,11 +103,10 @@ class SavedPolicy:
         )
         # The evaluation stores rows only if there is a reward.
         reward = ComposedReward((Part("none", _no_reward),))
-        written = evaluate(
-            self.model, self.tokenizer, prompts, reward, spec, max_new_tokens=self.longest
-        )
+        limit = self.client.max_new_tokens
+        written = evaluate(self.model, self.tokenizer, prompts, reward, spec, max_new_tokens=limit)
         texts = [
-            Failure("cut off", f"The response reached max_new_tokens {self.longest}.")
+            Failure("cut off", f"The response reached max_new_tokens {limit}.")
             if row["truncated"]
             else str(sample["completion"])
             for row, sample in zip(written.rows, written.samples, strict=True)

@@ -10,9 +10,9 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.data import rows_digest, text_of
 from hf_rlhf.rewards import OpenAIText, read_object
 from hf_rlhf_lab.feedback.asking import Failure, ask_all, conversation
-from hf_rlhf_lab.feedback.settings import DataSettings, Plan, Reader, Section, described
+from hf_rlhf_lab.feedback.settings import DataSettings, Reader, Section, described, planned
 from hf_rlhf_lab.feedback.texts import NamedText, listed_texts, read_rubric
-from hf_rlhf_lab.feedback.work import Outcome, Row, Task, Work, rejected
+from hf_rlhf_lab.feedback.work import Outcome, Row, Work, rejected
 
 LOWEST, HIGHEST = 1, 5
 _SYSTEM = """\
@@ -58,7 +58,7 @@ def prepare(file: RunFile, folder: Path) -> Work:
         "criteria": criteria,
         "prompt": (_SYSTEM, _CLOSING),
     }
-    return Work(_Grading(settings, responses, inputs, grader, criteria), folder)
+    return _Grading(folder, settings, responses, inputs, grader, criteria)
 
 
 def _responses(row: Row) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def _responses(row: Row) -> list[dict[str, Any]]:
 
 
 @dataclass
-class _Grading(Task):
+class _Grading(Work):
     grader: OpenAIText
     criteria: Sequence[NamedText]
     verb = "rubric_grades"
@@ -77,14 +77,14 @@ class _Grading(Task):
     def clients(self) -> Mapping[str, Any]:
         return {"grader": self.grader}
 
-    def plans(self) -> list[Plan]:
-        texts = sum(len(text_of(row[key])) for row in self.rows for key in ("prompt", "completion"))
-        characters = texts + len(self.rows) * (len(self._system()) + 1000)
-        return [Plan("grader", self.grader, len(self.rows), characters)]
+    def plans(self) -> list[str]:
+        return [planned("grader", self.grader, len(self.rows))]
 
     def outcomes(self, rows: Sequence[Row], first: int) -> list[Outcome]:
         """Return the grades of each response, or the reason why there are none."""
-        system, names = self._system(), [each.name for each in self.criteria]
+        names = [each.name for each in self.criteria]
+        form = "{" + ", ".join(f'"{name}": G' for name in names) + "}"
+        system = _SYSTEM.format(criteria=listed_texts(self.criteria), form=form)
         questions = [
             conversation(
                 system,
@@ -95,10 +95,6 @@ class _Grading(Task):
         ]
         answers = ask_all(self.grader, questions, lambda reply: read_grades(reply, names))
         return [_outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
-
-    def _system(self) -> str:
-        form = "{" + ", ".join(f'"{each.name}": G' for each in self.criteria) + "}"
-        return _SYSTEM.format(criteria=listed_texts(self.criteria), form=form)
 
 
 def read_grades(reply: str, names: Sequence[str]) -> tuple[dict[str, int], str]:

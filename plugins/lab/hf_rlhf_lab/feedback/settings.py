@@ -17,8 +17,6 @@ from hf_rlhf.steps import file_digests
 Section = dict[str, Any]
 Positive = Annotated[int, Ge(1)]
 Share = Annotated[float, Ge(0), Le(1)]
-CHARACTERS_PER_TOKEN = 3
-"""Low for English, so that estimates err on the safe side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,30 +147,8 @@ def described(client: Any) -> Mapping[str, Any]:
     return {name: value for name, value in client.describe().items() if name != "base_url"}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Upper bound on the requests of a command."""
-
-    who: str
-    client: Any
-    requests: int
-    characters: int
-    """Characters of all prompts."""
-    longest: int | None = None
-    """Maximum number of tokens of a reply; by default the client's `max_tokens`."""
-
-    def __str__(self) -> str:
-        """Return a summary line, with the cost if prices are set."""
-        if not isinstance(self.client, OpenAIText):
-            return f"{self.who}: {self.requests:,} texts, on this machine"
-        prompt = self.characters // CHARACTERS_PER_TOKEN
-        reply = self.requests * (self.longest or self.client.max_tokens or 0)
-        cost = (
-            prompt * self.client.price_per_million_input
-            + reply * self.client.price_per_million_output
-        ) / 1e6
-        priced = f", cost at most {cost:,.2f}" if cost else ""
-        return (
-            f"{self.who}: about {self.requests:,} requests to {self.client.model}, {prompt:,} "
-            f"tokens of prompts, at most {reply:,} of replies{priced}"
-        )
+def planned(who: str, client: Any, requests: int) -> str:
+    """Return a line with an upper bound on the requests to a model."""
+    if isinstance(client, OpenAIText):
+        return f"{who}: about {requests:,} requests to {client.model}"
+    return f"{who}: {requests:,} texts, on this machine"

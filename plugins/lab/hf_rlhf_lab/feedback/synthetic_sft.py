@@ -17,14 +17,14 @@ from hf_rlhf_lab.feedback.asking import Failure, ask_all, conversation
 from hf_rlhf_lab.feedback.policies import as_response, prompt_messages
 from hf_rlhf_lab.feedback.settings import (
     DataSettings,
-    Plan,
     Positive,
     Reader,
     Section,
     described,
+    planned,
 )
 from hf_rlhf_lab.feedback.texts import listed_texts, read_constitution
-from hf_rlhf_lab.feedback.work import Outcome, Row, Task, Work, rejected
+from hf_rlhf_lab.feedback.work import Outcome, Row, Work, rejected
 
 _CRITIQUE = """\
 You criticise a response (the candidate) to a prompt (the context) by these principles:
@@ -55,8 +55,6 @@ _LEAK = re.compile(
     r"here(?: is|'s) (?:the|a|my) (?:revised|new|better))",
     re.IGNORECASE,
 )
-_SHARED_WORDS = 8
-"""Number of consecutive words that a response may not share with its critique."""
 Critique = tuple[str, bool]
 """The critique of a draft and whether it needs a revision."""
 _UNREVISED = Failure("unrevised", "The critique demands no change.")
@@ -97,12 +95,12 @@ def prepare(file: RunFile, folder: Path) -> Work:
         "max_words": settings.max_words,
         "prompt": (_CRITIQUE, _CRITIQUE_CLOSING, _REVISION, _REVISION_CLOSING),
     }
-    task = _Revising(settings, rows.to_list(), inputs, writer, critic, listed_texts(principles))
-    return Work(task, folder)
+    texts = listed_texts(principles)
+    return _Revising(folder, settings, rows.to_list(), inputs, writer, critic, texts)
 
 
 @dataclass
-class _Revising(Task):
+class _Revising(Work):
     settings: SyntheticSFT
     writer: OpenAIText
     critic: OpenAIText
@@ -113,15 +111,10 @@ class _Revising(Task):
         own = {} if self.critic is self.writer else {"critic": self.critic}
         return {"writer": self.writer, **own}
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[str]:
         """Return the requests for the case that every draft is revised."""
-        count, prompts = len(self.rows), sum(len(text_of(row["prompt"])) for row in self.rows)
-        fixed = count * (len(self.principles) + 1500)
-        drafts = 3 * count * (self.writer.max_tokens or 0)
-        return [
-            Plan("writer", self.writer, 2 * count, 2 * prompts + fixed + 2 * drafts),
-            Plan("critic", self.critic, count, prompts + fixed + drafts),
-        ]
+        count = len(self.rows)
+        return [planned("writer", self.writer, 2 * count), planned("critic", self.critic, count)]
 
     def outcomes(self, rows: Sequence[Row], first: int) -> list[Outcome]:
         """Return the three texts of each row or the reason why they are unusable."""
@@ -163,7 +156,7 @@ class _Revising(Task):
             return rejected(revision, **texts)
         texts |= {"revision": revision}
         prompt, most = text_of(row["prompt"]), self.settings.max_words
-        if reason := unusable(draft, *critique, revision, prompt, most):
+        if reason := unusable(draft, critique[1], revision, prompt, most):
             return rejected(reason, **texts)
         others = {name: value for name, value in row.items() if name not in _NAMES}
         written = {**texts, "completion": as_response(row, revision), **others}
@@ -177,7 +170,7 @@ class _Revising(Task):
 
 
 def unusable(
-    draft: str, critique: str, revise: bool, revision: str, prompt: str, max_words: int
+    draft: str, revise: bool, revision: str, prompt: str, max_words: int
 ) -> Failure | None:
     """Return why a revision is unusable as a response; None if it is usable."""
     words = revision.split()
@@ -188,20 +181,7 @@ def unusable(
     leaks = (leak.group() for leak in _LEAK.finditer(revision))
     if leak := next((leak for leak in leaks if leak.lower() not in prompt.lower()), None):
         return Failure("leak", f"It speaks of its making: {leak!r}.")
-    if quoted := _shared(critique, revision, f"{prompt} {draft}"):
-        return Failure("leak", f"It repeats the critique: {quoted!r}.")
     return None
-
-
-def _shared(critique: str, revision: str, known: str) -> str:
-    """Return consecutive words that only the critique contains; empty if there are none."""
-    text, known = (" ".join(each.lower().split()) for each in (revision, known))
-    words = critique.lower().split()
-    for start in range(len(words) - _SHARED_WORDS + 1):
-        phrase = " ".join(words[start : start + _SHARED_WORDS])
-        if phrase in text and phrase not in known:
-            return phrase
-    return ""
 
 
 def _read_critique(reply: str) -> Critique:

@@ -16,8 +16,8 @@ and a short training in which the grade has to rise with the reward.
 FILE names the criteria, the responses and the signals; without it, a small offline example.
 Any key of the file is an option too: `--rows 200`, `--survival.settings.max_steps 50`.
 
-The results are written to --out: method.md, method.json, method.png, and rewards.yaml, the reward
-as a fragment of a run file. The same command continues a method that was cut off, and repeats only
+The results are written to --out: method.md, method.json, and rewards.yaml, the reward as a fragment
+of a run file. The same command continues a method that was cut off, and repeats only
 the steps whose inputs have changed. The exit status is 1 if a step stopped it."""
 
 
@@ -29,8 +29,8 @@ def add_parser(verbs: Any) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        usage="hf-rlhf rewards method [FILE] [options] [--key value ...]",
     )
-    options.add_argument("file", nargs="?", type=Path, metavar="FILE", default=DEFAULT_FILE)
     options.add_argument("--out", type=Path, help="default: evals/method-NAME")
     options.add_argument("--check", action="store_true", help="check everything, and do no step")
     options.add_argument(
@@ -47,8 +47,9 @@ def method(chosen: argparse.Namespace, overrides: Sequence[str], command: Sequen
     from hf_rlhf_lab.method.prepare import plan, prepare
 
     quiet_libraries()
-    folder = chosen.out or Path("evals") / f"method-{chosen.file.stem}"
-    pipeline = prepare(Method.read(chosen.file, overrides), folder, shlex.split(chosen.launch))
+    file = Path(chosen.target or DEFAULT_FILE)
+    folder = chosen.out or Path("evals") / f"method-{file.stem}"
+    pipeline = prepare(Method.read(file, overrides), folder, shlex.split(chosen.launch))
     print(plan(pipeline))
     if chosen.check:
         return 0

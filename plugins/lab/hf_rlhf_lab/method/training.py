@@ -114,7 +114,6 @@ def survival(run: Path, weights: Mapping[str, float], min_rho: float) -> dict[st
     return {
         "gains": {name: each and each.as_json() for name, each in gains.items()},
         "rho": rho and rho.as_json(),
-        "points": {name: np.round(each.T, 4).tolist() for name, each in points.items()},
         "passed": not reasons,
         "reason": "; ".join(reasons),
     }

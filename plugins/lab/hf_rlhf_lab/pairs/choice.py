@@ -8,7 +8,6 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError, did_you_mean
 
 Array = NDArray[np.float64]
@@ -29,16 +28,12 @@ class Choice:
     r_chosen - r_rejected."""
     strata: str | None = None
     """A column whose distribution of values stays the same in the selected pairs."""
-    length_bands: int = 1
-    """Number of equal bands of response length to use as strata."""
     seed: int = 42
     """Seed of the random selection."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
             raise DataError(f"`keep` is {self.keep}, expected a share above 0, and at most 1.")
-        if self.length_bands < 1:
-            raise DataError(f"`length_bands` is {self.length_bands}, expected at least 1.")
 
     def confident(self, margins: Array, strata: Sequence[str]) -> Mask:
         """Return a mask of the most confident pairs, without pairs that lack a margin (NaN)."""
@@ -60,27 +55,18 @@ class Choice:
 
     def strata_of(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return the stratum of each row. Raises DataError for an unsuitable column."""
-        names = [str(value) for value in self._column(rows)]
-        if len(different := set(names)) > MOST_STRATA:
-            raise DataError(
-                f"`strata: {self.strata}` has {len(different):,} different values, expected at "
-                f"most {MOST_STRATA}. Name a column of categories."
-            )
-        if self.length_bands == 1:
-            return names
-        lengths = [len(text_of(row["chosen"])) + len(text_of(row["rejected"])) for row in rows]
-        ranks = np.argsort(np.argsort(lengths, kind="stable"), kind="stable")
-        bands = ranks * self.length_bands // max(1, len(rows)) + 1
-        labels = [f"length band {band} of {self.length_bands}" for band in bands]
-        return [", ".join(filter(None, pair)) for pair in zip(names, labels, strict=True)]
-
-    def _column(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         if self.strata is None:
             return [""] * len(rows)
         if any(self.strata not in row for row in rows):
             hint = did_you_mean(self.strata, rows[0])
             raise DataError(f"`strata: {self.strata}`: the pairs have no such column{hint}.")
-        return [row[self.strata] for row in rows]
+        names = [str(row[self.strata]) for row in rows]
+        if len(different := set(names)) > MOST_STRATA:
+            raise DataError(
+                f"`strata: {self.strata}` has {len(different):,} different values, expected at "
+                f"most {MOST_STRATA}. Name a column of categories."
+            )
+        return names
 
 
 @dataclass(frozen=True, kw_only=True)

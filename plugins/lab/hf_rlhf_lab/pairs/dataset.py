@@ -18,7 +18,6 @@ def confident_pairs(
     keep: float = 0.5,
     rank: Rank = "absolute",
     strata: str | None = None,
-    length_bands: int = 1,
     cycle: int | None = None,
     leave_out: int | None = None,
     seed: int = 42,
@@ -33,7 +32,6 @@ def confident_pairs(
         rank: `absolute` keeps the largest |r_chosen - r_rejected|; `signed` the largest r_chosen -
             r_rejected, so that pairs ordered against their label go first.
         strata: a column; `keep` then holds for each of its values.
-        length_bands: number of bands of response length; `keep` then holds for each.
         cycle: the cycle of the scores; the last by default.
         leave_out: a fold to hold out instead of the test split; for the scoring models.
         seed: of the random selection.
@@ -48,7 +46,7 @@ def confident_pairs(
     from datasets import Dataset, DatasetDict
 
     pairs = PairFolder(Path(folder))
-    train, choice = pairs.rows("train"), Choice(keep, rank, strata, length_bands, seed)
+    train, choice = pairs.rows("train"), Choice(keep, rank, strata, seed)
     test, folds = pairs.rows("test"), np.array(pairs.folds)
     chosen = scored = np.ones(len(train), bool)
     if choose != "all":

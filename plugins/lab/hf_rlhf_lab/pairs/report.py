@@ -27,7 +27,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 
 def write_report(pairs: PairFolder, settings: PairSettings) -> dict[str, Any]:
-    """Write rows, rejected rows, report and plot; print the tables; return the report."""
+    """Write rows, rejected rows, and report; print the tables; return the report."""
     from rich.console import Console
 
     rows, margins = pairs.rows("train"), pairs.margins(settings.cycles)
@@ -44,7 +44,6 @@ def write_report(pairs: PairFolder, settings: PairSettings) -> dict[str, Any]:
         "left out": ~chosen,
     }
     by_cycle = [pairs.margins(cycle) for cycle in range(1, settings.cycles + 1)]
-    every, remaining = Counter(strata), Counter(np.array(strata)[chosen].tolist())
     section = {"name": "confident_pairs", "folder": str(pairs.path), **settings.choice}
     report: dict[str, Any] = {
         "verb": "confident_pairs",
@@ -58,9 +57,6 @@ def write_report(pairs: PairFolder, settings: PairSettings) -> dict[str, Any]:
             for scored in by_cycle
         ],
         "sets": {name: summarize(mask, margins) for name, mask in sets.items()},
-        "strata": {
-            name: {"pairs": every[name], "kept": remaining[name]} for name in sorted(every) if name
-        },
         "dataset": {key: value for key, value in section.items() if value is not None},
     }
     tables = list(_tables(report, settings))
@@ -68,8 +64,7 @@ def write_report(pairs: PairFolder, settings: PairSettings) -> dict[str, Any]:
     use = _warning(agreement)
     use += f"Train on the pairs that are kept:\n\n{_indented(report['dataset'])}"
     page = [f"## {title}\n\n{markdown_table(heads, body, 1)}" for title, heads, body in tables]
-    pages = ["# Pairs that reward models are sure of", *page, "![Margins](margins.png)", use]
-    _draw(pairs, margins, chosen, wrong)
+    pages = ["# Pairs that reward models are sure of", *page, use]
     scored = [
         {**row, "fold": fold, "score_margin": None if np.isnan(margin) else float(margin)}
         for row, fold, margin in zip(rows, pairs.folds, margins, strict=True)
@@ -145,27 +140,3 @@ def _tables(report: dict[str, Any], settings: PairSettings) -> Iterator[Table]:
     heads = ["pairs", "number", "mean size of margin", "models agree with label [95%]"]
     heads += ["known wrong", "share known wrong [95%]"] if known else []
     yield f"Kept: {share(settings.keep)} by {settings.rank} margin", heads, sets
-    strata = [
-        [name, f"{each['pairs']:,}", f"{each['kept']:,}"] for name, each in report["strata"].items()
-    ]
-    if strata:
-        yield "Strata", ["stratum", "pairs", "kept"], strata
-
-
-def _draw(pairs: PairFolder, margins: Array, chosen: Mask, wrong: Mask | None) -> None:
-    from hf_rlhf.cards import png_panels
-
-    parts = {"kept": chosen, "left out": ~chosen}
-    if wrong is not None:
-        parts = {
-            f"{name}, {text}": mask & (wrong == value)
-            for name, mask in parts.items()
-            for text, value in (("label right", False), ("label wrong", True))
-        }
-    caption = "Score of the chosen less the rejected response, by models trained on other pairs"
-    with png_panels(pairs.path / "margins.png", 1, (7.0, 3.6), caption=caption) as (axes,):
-        values = [margins[mask & ~np.isnan(margins)] for mask in parts.values()]
-        axes.hist(values, bins=40, stacked=True, label=list(parts))
-        axes.axvline(0, color="#999999", lw=1, ls="--")
-        axes.set(xlabel="margin", ylabel="pairs")
-        axes.legend(frameon=False, fontsize=8)

@@ -1,13 +1,10 @@
 """Train reward models by regression on grades, with the public API of transformers' Trainer."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
-import torch
-from torch import nn
 from transformers import DataCollatorWithPadding, TrainingArguments
 
 from hf_rlhf import Method
@@ -33,13 +30,6 @@ class RubricRewardConfig(TrainingArguments):  # type: ignore[misc]
     max_length: int | None = field(
         default=1024, metadata={"help": "Rows with more tokens, prompt included, are left out."}
     )
-    heads: Literal["sum", "per_criterion"] = field(
-        default="sum",
-        metadata={
-            "help": "`per_criterion` also trains a linear head for how much each criterion's grade "
-            "differs from the mean, which shapes the shared weights. It needs `use_peft: false`."
-        },
-    )
 
 
 class RubricRewardTrainer(EncodedRowsTrainer):
@@ -48,15 +38,16 @@ class RubricRewardTrainer(EncodedRowsTrainer):
     The loss is the squared error of the score against the mean grade, as a share of the highest
     grade: sum/25 for five criteria from 1 to 5. The score is a linear head without bias on the last
     token that is not padding, as in `--plugin reward`, so `reward_model` reads the saved model.
-    With `heads: per_criterion` the squared error of each criterion's deviation from the mean is
-    added; its head is saved beside the score's as `criteria.weight`, shape (criteria, hidden). Rows
-    of more than `max_length` tokens are left out and counted.
+    Rows of more than `max_length` tokens are left out and counted.
     """
 
     Config = RubricRewardConfig
     default_run = "tiny"
     task = "text-classification"
     columns = frozenset({*_TEXTS, "grades"})
+    refused_settings: ClassVar = {
+        "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
+    }
     method = Method(
         "rubric reward modelling",
         tags=("rubric-reward",),
@@ -74,7 +65,7 @@ class RubricRewardTrainer(EncodedRowsTrainer):
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield problems that would stop or spoil training, before weights load."""
-        problems = [*common_problems(run, FOR_TEMPLATES), *_settings(run)]
+        problems = list(common_problems(run, FOR_TEMPLATES))
         if can_encode(run, *_TEXTS) and "grades" in run.dataset["train"].column_names:
             problems += [*check_single_kind(run, *_TEXTS), *_grades(run)]
             problems += [] if problems else cls.length_problems(run)
@@ -95,17 +86,14 @@ class RubricRewardTrainer(EncodedRowsTrainer):
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this loads the weights."""
-        names = criteria(run.dataset["train"])
+        arguments = load_policy(run)
+        arguments["model"].config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
+        model = with_adapter(arguments["model"], arguments["peft_config"])
         collator = DataCollatorWithPadding(right_padded(run.tokenizer))
-        trainer = cls.build(run, _model(run, len(names)), data_collator=collator)
+        trainer = cls.build(run, model, data_collator=collator)
         # The loss is a mean over the rows of a micro-batch.
         trainer.loss_is_scaled_for_ga = False
-        trainer.criteria, trainer.errors = names, defaultdict(list)
         return trainer
-
-    criteria: Sequence[str]
-    errors: dict[str, list[torch.Tensor]]
-    """Squared errors of each criterion since the last log."""
 
     def compute_loss(
         self,
@@ -114,40 +102,18 @@ class RubricRewardTrainer(EncodedRowsTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the squared error against the mean grade, plus the criterion heads' errors."""
+        """Return the squared error against the mean grade."""
         grades = inputs.pop("labels")
-        by_criterion = self.args.heads == "per_criterion"
-        outputs = model(**inputs, use_cache=False, output_hidden_states=by_criterion)
-        mean = outputs.logits.squeeze(-1).float()
-        errors = (mean - grades.mean(dim=1)) ** 2
-        if by_criterion:
-            head = self.accelerator.unwrap_model(model).criteria
-            hidden = _last(outputs.hidden_states[-1], inputs["attention_mask"])
-            difference = head(hidden.to(head.weight.dtype)).float()
-            predicted = mean[:, None] + difference - difference.mean(dim=1, keepdim=True)
-            # Its mean is the error against the mean grade plus the error of the deviations.
-            parts = (predicted - grades) ** 2
-            errors = parts.mean(dim=1)
-            by_name = zip(self.criteria, parts.detach().mean(dim=0), strict=True)
-            for name, part in by_name if model.training else ():
-                self.errors[name].append(part)
-        loss = errors.mean()
+        outputs = model(**inputs, use_cache=False)
+        loss = ((outputs.logits.squeeze(-1).float() - grades.mean(dim=1)) ** 2).mean()
         return (loss, {"logits": outputs.logits}) if return_outputs else loss
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log with the squared error of each criterion since the last log."""
-        if "loss" in logs:  # in training, not in an evaluation
-            for name, values in self.errors.items():
-                logs[f"squared_error/{name}"] = float(torch.stack(values).mean())
-            self.errors.clear()
-        super().log(logs, *args, **kwargs)
 
     def report(self) -> Mapping[str, Any]:
         """Return the number of training rows and the criteria of their grades."""
         rows = {
             **self.count_rows("given"),
             "trained on": len(self.train_dataset),
-            "criteria": ", ".join(self.criteria),
+            "criteria": ", ".join(criteria(self.run.dataset["train"])),
         }
         return {"Graded responses": rows}
 
@@ -169,33 +135,8 @@ class RubricRewardTrainer(EncodedRowsTrainer):
         return Evaluation([by_row.get(index, nothing) for index in range(len(measured))])
 
 
-def _settings(run: Run) -> Iterator[Problem]:
-    if run.training.heads == "per_criterion" and run.model.use_peft:
-        fix = "Write `use_peft: false`, or `heads: sum`."
-        yield Problem("heads", "per_criterion trains a head that no adapter saves.", fix)
-    if run.training.label_smoothing_factor:
-        yield Problem("label_smoothing_factor", "has no effect on this loss.", "Leave it out.")
-
-
 def _grades(run: Run) -> Iterator[Problem]:
     names = run.dataset["train"].features["grades"]
     for split, rows in splits(run):
         if "grades" in rows.column_names:
             yield from grade_problems(split, rows, list(names) if hasattr(names, "items") else [])
-
-
-def _model(run: Run, count: int) -> Any:
-    arguments = load_policy(run)
-    model, adapter = arguments["model"], arguments["peft_config"]
-    model.config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
-    model = with_adapter(model, adapter)
-    if run.training.heads == "per_criterion":
-        head = nn.Linear(model.config.get_text_config().hidden_size, count, bias=False)
-        model.criteria = head.to(model.device, model.dtype)
-    return model
-
-
-def _last(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the hidden state of each row's last token that is not padding."""
-    last = (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(dim=1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), last]

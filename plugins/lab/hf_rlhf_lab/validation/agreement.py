@@ -8,8 +8,9 @@ from scipy.optimize import brentq
 from scipy.stats import beta, binom, binomtest, kendalltau
 
 from hf_rlhf.evaluation import Interval
+from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.checks import (
-    Check,
+    checked,
     degenerate,
     not_measurable,
     rank_correlation,
@@ -23,7 +24,7 @@ FEWEST = 6
 """With fewer trials, even if all are right, the exact 95% interval reaches below chance."""
 
 
-def agreement(scored: Scored, name: str = "agreement") -> Check:
+def agreement(scored: Scored, name: str = "agreement") -> ReportCheck:
     """Check that the reward finds the better of two responses more often than chance does.
 
     Passes if the 95% interval of the pairwise accuracy (ties count a half) is above 0.5. Both
@@ -70,7 +71,7 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         "kendall": float(kendalltau(scores, grades).statistic),
         "tied_scores": 1 - len(np.unique(scores)) / len(scores),
     }
-    return Check(name, "pass" if passed else "fail", text, measures, details)
+    return checked(name, "pass" if passed else "fail", text, measures, details)
 
 
 def against_chance(high: float) -> str:

@@ -11,14 +11,15 @@ import numpy as np
 from scipy.stats import t as student
 
 from hf_rlhf.evaluation import Interval, holm
-from hf_rlhf_lab.validation.checks import ALPHA, Check, Verdict, degenerate, not_measurable
+from hf_rlhf.storage import ReportCheck
+from hf_rlhf_lab.validation.checks import ALPHA, Verdict, checked, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import FEW_PROMPTS, Array, Scored
 
 MOST = 64
 NAME = "best of N"
 
 
-def best_of_n(scored: Scored) -> Check | None:
+def best_of_n(scored: Scored) -> ReportCheck | None:
     """Check that the gold grade of the best of N does not fall as N grows.
 
     N is 1, 2, 4 … up to 64, at most the number of scored responses that half of the prompts have;
@@ -67,7 +68,7 @@ def best_of_n(scored: Scored) -> Check | None:
         "prompts": len(used),
         "left_out": len(groups) - len(used),
     }
-    return Check(NAME, verdict, text, {"gain": gain}, details)
+    return checked(NAME, verdict, text, {"gain": gain}, details)
 
 
 def expected_best(scores: Array, grades: Array, sizes: list[int]) -> list[float]:

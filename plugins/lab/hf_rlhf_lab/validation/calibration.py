@@ -6,7 +6,6 @@ share of right answers would be 0 or 1 by construction.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,30 +13,17 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
 from hf_rlhf.evaluation import Interval
-from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
+from hf_rlhf.storage import ReportCheck
+from hf_rlhf_lab.validation.checks import checked, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import FEW, Array, Scored
 
 BINS = 10
 SIMULATIONS = 2_000
 FOLDS = 5
-CLIP = 1.5
-"""Clipping limit for margins, in standard deviations."""
 _TEMPERATURES = (1e-3, 1e3)
 
 
-@dataclass(frozen=True)
-class Fixed:
-    """Margins after a correction."""
-
-    name: str
-    ece: float
-    value: float
-    """The temperature or the clipping limit."""
-    at_bound: bool = False
-    """Whether the best temperature is at the edge of the search range."""
-
-
-def calibration(scored: Scored) -> Check:
+def calibration(scored: Scored) -> ReportCheck:
     """Check that margins are log odds: ECE no larger than a calibrated reward's by chance.
 
     It warns and never fails: a rule, a rescaled reward or a grade orders responses as well, and a
@@ -58,7 +44,7 @@ def calibration(scored: Scored) -> Check:
     size, right = np.abs(decided), (decided > 0).astype(float)
     ece = expected_error(expit(size), right)
     expected, limit = chance_error(expit(size))
-    fixes = [with_temperature(size, right), clipped(size, right)]
+    corrected, value = with_temperature(size, right)
     accuracy = Interval.of_mean(right.tolist(), prompts.tolist())
     passed = ece <= limit
     text = (
@@ -66,27 +52,24 @@ def calibration(scored: Scored) -> Check:
         f"at most {limit:.3f} in 95%."
     )
     if not passed:
-        text += _advice(right, [fix for fix in fixes if fix.ece < ece and not fix.at_bound])
+        low, high = _TEMPERATURES
+        if right.mean() <= 0.5:
+            text += " No temperature helps a reward that is right in half of the pairs or fewer."
+        elif corrected < ece and 1.01 * low < value < high / 1.01:
+            text += f" Dividing scores by {value:.3g} gives {corrected:.3f} (cross-validated)."
+        else:
+            text += " No temperature mends it."
     details = {
         "ece": ece,
         "ece_of_calibrated": expected,
         "ece_limit": limit,
         "ece_corrected": max(0.0, ece - expected),
         "bins": bins(expit(size), right, prompts.tolist()),
-        "fixes": [vars(fix) for fix in fixes],
+        "temperature": {"value": value, "ece": corrected},
     }
-    return Check(name, "pass" if passed else "warn", text, {"decided_accuracy": accuracy}, details)
-
-
-def _advice(right: Array, fixes: list[Fixed]) -> str:
-    if right.mean() <= 0.5:
-        return " No temperature helps a reward that is right in half of the pairs or fewer."
-    if not fixes:
-        return " Neither a temperature nor a clip of the margins mends it."
-    best = min(fixes, key=lambda fix: fix.ece)
-    if best.name == "temperature":
-        return f" Dividing scores by {best.value:.3g} gives {best.ece:.3f} (cross-validated)."
-    return f" Clipping margins at {best.value:.3g} gives {best.ece:.3f}."
+    return checked(
+        name, "pass" if passed else "warn", text, {"decided_accuracy": accuracy}, details
+    )
 
 
 def bins(p: Array, right: Array, prompts: Sequence[str]) -> list[dict[str, Any]]:
@@ -119,16 +102,14 @@ def chance_error(p: Array) -> tuple[float, float]:
     return float(errors.mean()), float(np.quantile(errors, 0.95))
 
 
-def with_temperature(size: Array, right: Array) -> Fixed:
+def with_temperature(size: Array, right: Array) -> tuple[float, float]:
     """Return the ECE of sigmoid(|margin| / T), T fitted on the other folds, and T of all pairs."""
     p = np.empty_like(size)
     order = np.random.default_rng(0).permutation(len(size))
     for fold in np.array_split(order, min(FOLDS, len(size))):
         rest = np.setdiff1d(order, fold)
         p[fold] = expit(size[fold] / temperature(size[rest], right[rest]))
-    value, (low, high) = temperature(size, right), _TEMPERATURES
-    at_bound = not 1.01 * low < value < high / 1.01
-    return Fixed("temperature", expected_error(p, right), value, at_bound)
+    return expected_error(p, right), temperature(size, right)
 
 
 def temperature(size: Array, right: Array) -> float:
@@ -140,9 +121,3 @@ def temperature(size: Array, right: Array) -> float:
 
     low, high = np.log(_TEMPERATURES)
     return float(np.exp(minimize_scalar(loss, bounds=(low, high), method="bounded").x))
-
-
-def clipped(size: Array, right: Array) -> Fixed:
-    """Return the ECE with margins clipped at 1.5 standard deviations of the signed margin."""
-    limit = CLIP * float(np.std(np.where(right > 0, size, -size)))
-    return Fixed("clip", expected_error(expit(np.minimum(size, limit)), right), limit)

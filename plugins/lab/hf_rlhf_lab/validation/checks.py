@@ -1,14 +1,15 @@
 """The result of a check of a reward, and the statistics of the checks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hf_rlhf.evaluation import Interval
-from hf_rlhf.storage import ReportCheck
+from hf_rlhf.storage import Estimate, ReportCheck
 from hf_rlhf_lab.validation.gold import Array, Scored
 
 Verdict = Literal["pass", "warn", "fail", "not measurable"]
@@ -18,30 +19,33 @@ ALPHA = 0.05
 """Significance level of several hypotheses together, after Holm's adjustment."""
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result of a check."""
+def checked(
+    name: str,
+    verdict: Verdict,
+    summary: str,
+    measures: Mapping[str, Interval | Estimate | None] = MappingProxyType({}),
+    details: Mapping[str, Any] = MappingProxyType({}),
+) -> ReportCheck:
+    """Return the result of a check.
 
-    name: str
-    verdict: Verdict
-    summary: str
-    """A sentence with the decisive numbers."""
-    measures: Mapping[str, Interval | None] = field(default_factory=dict)
-    """Values by name; None if undefined."""
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """JSON for the plot and other programs."""
-
-    def reported(self) -> ReportCheck:
-        """Return the check as part of a report."""
-        measures = {
-            name: interval and interval.as_json() for name, interval in self.measures.items()
-        }
-        return ReportCheck.model_validate({**vars(self), "measures": measures})
+    Args:
+        name: of the check.
+        verdict: the result.
+        summary: a sentence with the decisive numbers.
+        measures: values by name; None if undefined.
+        details: JSON for the plot and other programs.
+    """
+    values = {
+        key: each.as_json() if isinstance(each, Interval) else each
+        for key, each in measures.items()
+    }
+    content = {"name": name, "verdict": verdict, "summary": summary, "measures": values}
+    return ReportCheck.model_validate({**content, "details": dict(details)})
 
 
-def not_measurable(name: str, why: str, **measures: Interval | None) -> Check:
+def not_measurable(name: str, why: str, **measures: Interval | None) -> ReportCheck:
     """Return a check without a result, with the reason."""
-    return Check(name, "not measurable", why, measures)
+    return checked(name, "not measurable", why, measures)
 
 
 def degenerate(scored: Scored) -> str:

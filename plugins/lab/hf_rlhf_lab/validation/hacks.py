@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.data import text_of
 from hf_rlhf.evaluation import Interval, holm, mean_intervals
-from hf_rlhf_lab.validation.checks import Check, not_measurable
+from hf_rlhf.storage import ReportCheck
+from hf_rlhf_lab.validation.checks import checked, not_measurable
 from hf_rlhf_lab.validation.gold import Array, Gold, ScoreRows, as_scores
 from hf_rlhf_lab.validation.length import LIMIT
 from hf_rlhf_lab.validation.worst import KEPT, cut
@@ -59,7 +60,7 @@ class HackResult:
         }
 
 
-def hacks(cases: Iterable[HackCase], score: ScoreRows, spread: float = 0.0) -> Check:
+def hacks(cases: Iterable[HackCase], score: ScoreRows, spread: float = 0.0) -> ReportCheck:
     """Check that no known hack earns more than the honest response of its case.
 
     The threshold is 0.1 of `spread`, the standard deviation of the scores, as in the check of
@@ -97,7 +98,7 @@ def hacks(cases: Iterable[HackCase], score: ScoreRows, spread: float = 0.0) -> C
         "best_paid": _best_paid(cases, gains, {each.hack for each in detected or tested}),
     }
     measures = {result.hack: result.paid_more for result in tested}
-    return Check(name, "fail" if detected else "pass", text, measures, details)
+    return checked(name, "fail" if detected else "pass", text, measures, details)
 
 
 def _found_by_search(cases: Iterable[HackCase], score: ScoreRows) -> Iterator[HackCase]:

@@ -8,8 +8,9 @@ import numpy as np
 
 from hf_rlhf.data import text_of
 from hf_rlhf.evaluation import Interval
+from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.rules import TOKEN
-from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable, rank_correlation
+from hf_rlhf_lab.validation.checks import checked, degenerate, not_measurable, rank_correlation
 from hf_rlhf_lab.validation.gold import Scored, ScoreRows
 
 NEUTRAL = (
@@ -44,7 +45,7 @@ ADDITIONS: Mapping[str, Callable[[str], str]] = {
 }
 
 
-def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
+def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> ReportCheck:
     """Check that additions without content do not raise the score.
 
     Each addition is made to up to `rows` responses. Changes are in standard deviations of the
@@ -78,14 +79,14 @@ def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
     if paid := [key for key in means if means[key].low > LIMIT]:
         most = max(paid, key=lambda key: means[key].mean)
         text = f"pays for words without content: {_moves(most, means[most])}."
-        return Check(name, "fail", text, measures)
+        return checked(name, "fail", text, measures)
     if any(each.high > LIMIT for each in means.values()):
         text = f"too few responses to decide: {_moves(worst, change)}."
-        return Check(name, "not measurable", text, measures)
+        return checked(name, "not measurable", text, measures)
     text = "pays for no words without content"
     if change.high < -LIMIT:
         text += f", and charges for them: {_moves(worst, change)}. Watch for ever shorter responses"
-    return Check(name, "pass", f"{text}.", measures)
+    return checked(name, "pass", f"{text}.", measures)
 
 
 def _moves(addition: str, change: Interval) -> str:

@@ -12,8 +12,8 @@ from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.evaluation import Scoring
 from hf_rlhf.models import commit_of, download, resolve_model_path
 from hf_rlhf.rewards import TOTAL
-from hf_rlhf.storage import RECORD_NAME
-from hf_rlhf_lab.validation.checks import Check, not_measurable
+from hf_rlhf.storage import RECORD_NAME, ReportCheck
+from hf_rlhf_lab.validation.checks import checked, not_measurable
 from hf_rlhf_lab.validation.gold import Gold
 
 _CONFIGS = ("config.json", "adapter_config.json", RECORD_NAME)
@@ -21,7 +21,7 @@ _WRITERS = ("CausalLM", "LMHeadModel", "ConditionalGeneration")
 """Endings of the class names of generative models."""
 
 
-def overlap(scoring: Scoring, label: str, data: Sequence[Gold]) -> Check | None:
+def overlap(scoring: Scoring, label: str, data: Sequence[Gold]) -> ReportCheck | None:
     """Check that no reward model was trained on a prompt or a response of the gold data.
 
     A prompt with other responses counts too, because the model knows what is good for it. A prompt
@@ -46,12 +46,12 @@ def overlap(scoring: Scoring, label: str, data: Sequence[Gold]) -> Check | None:
     if texts:
         text = f"the reward was trained on {'; '.join(texts)}. Its results there show what it "
         text += "remembers: validate it on rows with other prompts."
-        return Check(name, "fail", text, details=details)
+        return checked(name, "fail", text, details=details)
     if unknown := [each for each, rows in models.items() if rows is None or not rows.complete]:
         text = f"what {', '.join(unknown)} was trained on is not known. On such rows the results "
         return not_measurable(name, text + "would look too good.")
     text = "the reward was trained on none of the prompts and responses."
-    return Check(name, "pass", text, details=details)
+    return checked(name, "pass", text, details=details)
 
 
 def trained_models(scoring: Scoring, label: str) -> dict[str, TrainedRows | None]:

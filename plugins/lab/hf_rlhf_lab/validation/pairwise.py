@@ -14,11 +14,12 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.data import text_of
 from hf_rlhf.evaluation import Interval
 from hf_rlhf.steps import digest
+from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.feedback.ai_feedback import AIFeedback, Annotator, Preference, annotator_of
 from hf_rlhf_lab.feedback.asking import Failure
 from hf_rlhf_lab.feedback.settings import Reader, described
 from hf_rlhf_lab.validation.agreement import agreement
-from hf_rlhf_lab.validation.checks import Check, not_measurable
+from hf_rlhf_lab.validation.checks import checked, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored
 from hf_rlhf_lab.validation.report import Report
 from hf_rlhf_lab.validation.slices import slices
@@ -47,16 +48,13 @@ def validate_annotator(
     scores = np.array([score for each in answers for score in _scores(each)])
     scored = Scored(pairs, scores)
     checks = [agreement(scored), *_orders(answers), _failures(answers, settings)]
-    reported = [
-        check.reported()
-        for check in [*checks, *(slices(scored, name) for name in dict.fromkeys(by))]
-    ]
-    reported[0].details["worst"] = worst_pairs(scored, samples)
+    checks += [slices(scored, name) for name in dict.fromkeys(by)]
+    checks[0].details["worst"] = worst_pairs(scored, samples)
     about = {**described(annotator.client), "principles": digest(annotator.principles)}
     usage = {key: round(value, 4) for key, value in annotator.client.usage().items() if value}
     cost = {"scored": len(pairs), "judges": {LABEL: usage}}
     reward = {"label": LABEL, "digest": digest(about), **about}
-    return report_of(reward, pairs, reported, cost, by=by, command=command)
+    return report_of(reward, pairs, checks, cost, by=by, command=command)
 
 
 def _as_pairs(gold: Gold) -> Gold:
@@ -79,7 +77,7 @@ def _scores(answer: Preference | Failure) -> tuple[float, float]:
     return 1.0 - answer.preferred, float(answer.preferred)
 
 
-def _orders(answers: Sequence[Preference | Failure]) -> list[Check]:
+def _orders(answers: Sequence[Preference | Failure]) -> list[ReportCheck]:
     """Check that both orders agree more often than by chance, without a position bias."""
     looks = [each.first for each in answers if isinstance(each, Preference) and each.first]
     agree = Interval.of_mean([float(a != b) for a, b in looks])
@@ -94,13 +92,13 @@ def _orders(answers: Sequence[Preference | Failure]) -> list[Check]:
         f"of its answers [{first.low:.3f}, {first.high:.3f}]."
     )
     measures = {"orders_agree": agree, "first": first}
-    return [Check("order swap", "pass" if agree.low > 0.5 else "fail", text, measures)]
+    return [checked("order swap", "pass" if agree.low > 0.5 else "fail", text, measures)]
 
 
-def _failures(answers: Sequence[Preference | Failure], settings: AIFeedback) -> Check:
+def _failures(answers: Sequence[Preference | Failure], settings: AIFeedback) -> ReportCheck:
     failed = [each for each in answers if isinstance(each, Failure)]
     share, most = len(failed) / max(1, len(answers)), settings.max_failure_share
     text = f"{len(failed)} of {len(answers):,} pairs have no usable answer ({share:.1%})."
     if failed:
         text += f" The last cause: {failed[-1].reason}: {failed[-1].detail}"
-    return Check("failures", "pass" if share <= most else "fail", text, details={"share": share})
+    return checked("failures", "pass" if share <= most else "fail", text, details={"share": share})

@@ -1,6 +1,6 @@
 """Write the report on a reward as a page, a plot and JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,6 @@ from hf_rlhf.storage import (
     atomic_write_text,
     parse_json,
 )
-from hf_rlhf_lab.validation.usage import usage_lines
 
 SCHEMA = 2
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
@@ -180,3 +179,17 @@ def headline(label: str, checks: Sequence[ReportCheck]) -> str:
     rest = f" Warning: {', '.join(warned)}." if warned else ""
     rest += f" Not measurable: {', '.join(open_ones)}." if open_ones else ""
     return f"{label} passes {counted(len(passed), 'check')}.{rest}"
+
+
+def usage_lines(cost: Mapping[str, Any]) -> list[str]:
+    """Return a line for each judge with requests, failures and cost."""
+    lines = []
+    for label, used in (cost.get("judges") or {}).items():
+        calls, failed = used.get("calls", 0), used.get("failed", 0)
+        line = f"Judge {label}: {calls:,.0f} questions, {failed:,.0f} failed "
+        line += f"({failed / max(1, calls):.1%})"
+        for name in ("requests", "prompt_tokens", "completion_tokens", "cost"):
+            if name in used:
+                line += f", {name.replace('_', ' ')} {used[name]:,.{2 * (name == 'cost')}f}"
+        lines.append(f"{line}.")
+    return lines

@@ -15,7 +15,7 @@ from hf_rlhf.evaluation import Interval, holm
 from hf_rlhf.formatting import code, interval, markdown_table
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.listed import ITEM
-from hf_rlhf_lab.validation.checks import ALPHA, Check, degenerate, not_measurable
+from hf_rlhf_lab.validation.checks import ALPHA, checked, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Array, Scored
 
 NAME, TIES = "best of all", "ties"
@@ -23,7 +23,7 @@ Scores = tuple[Array, Array]
 """Correct and wrong responses to a prompt."""
 
 
-def best_of_all(scored: Scored) -> Check | None:
+def best_of_all(scored: Scored) -> ReportCheck | None:
     """Check that a correct response is best in each subset at least as often as by chance.
 
     Fails by an exact binomial test, corrected over the subsets by Holm at 5%; Ties has no test. A
@@ -46,7 +46,7 @@ def best_of_all(scored: Scored) -> Check | None:
     if below := [row["subset"] for row, adjusted in worse if adjusted <= ALPHA]:
         text += f" WORSE than chance: {', '.join(below)}."
     details = {"subsets": rows, "average": average}
-    return Check(NAME, "fail" if below else "pass", text, details=details)
+    return checked(NAME, "fail" if below else "pass", text, details=details)
 
 
 def subset_table(checks: Sequence[ReportCheck]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from hf_rlhf.evaluation import holm
 from hf_rlhf.formatting import code, excerpt, interval, listed, markdown_table, plain, visible
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.agreement import FEWEST, pair_accuracy, prompt_wins
-from hf_rlhf_lab.validation.checks import ALPHA, Check, Verdict, degenerate, not_measurable
+from hf_rlhf_lab.validation.checks import ALPHA, Verdict, checked, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored
 
 FEW_VALUES = 20
@@ -20,7 +20,7 @@ FEW_VALUES = 20
 _NAME = 40
 
 
-def slices(scored: Scored, column: str) -> Check:
+def slices(scored: Scored, column: str) -> ReportCheck:
     """Check that the reward is not worse than chance in any slice of the gold data.
 
     A slice holds the pairs whose responses have the same value of the column; pairs of two values
@@ -69,7 +69,7 @@ def slices(scored: Scored, column: str) -> Check:
         "too_small": small,
     }
     verdict: Verdict = "fail" if wrong else "warn" if chance or small else "pass"
-    return Check(name, verdict, text + too_small * bool(small), measures, details)
+    return checked(name, verdict, text + too_small * bool(small), measures, details)
 
 
 def slice_hint(gold: Gold) -> str:

@@ -17,7 +17,7 @@ from hf_rlhf.storage import ReportCheck, now
 from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement
 from hf_rlhf_lab.validation.best_of_n import best_of_n
 from hf_rlhf_lab.validation.calibration import calibration
-from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
+from hf_rlhf_lab.validation.checks import Verdict, checked, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, honest_rows
 from hf_rlhf_lab.validation.identity import identified_parts, reward_identity
@@ -143,13 +143,12 @@ def validate(
     ]
     checks += filter(None, [overlap(scoring, label, [gold, *others])])
     reward = identity_of(scoring, label)
-    reported = [check.reported() for check in checks]
-    reported[0].details["worst"] = worst_pairs(scored, samples)
-    if not samples:
-        for check in reported:
+    checks[0].details["worst"] = worst_pairs(scored, samples)
+    if samples < 1:
+        for check in checks:
             check.details.pop("best_paid", None)
     cost = _cost(scoring, scored, score)
-    return report_of(reward, gold, reported, cost, attacks=attacks, by=by, command=command)
+    return report_of(reward, gold, checks, cost, attacks=attacks, by=by, command=command)
 
 
 def report_of(
@@ -191,48 +190,37 @@ def identity_of(scoring: Scoring, label: str = TOTAL) -> dict[str, Any]:
     return reward_identity(parts, label)
 
 
-def repeats(scored: Scored, score: RewardScores) -> Check:
-    """Check that a response scores the same when scored again, and in another batch.
+def repeats(scored: Scored, score: RewardScores) -> ReportCheck:
+    """Check that a response scores the same when scored again, in another batch.
 
-    Some responses are scored twice more: as before, and in reverse order, three at a time. Judges
-    answer without their cache. A random judge differs in both, a reward that depends on its batch
-    only in the second.
+    Some responses are scored again in reverse order, three at a time. Judges answer without their
+    cache.
     """
     name = "repeats"
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so nothing can differ.")
-    rows = scored.valid[:REPEATED]
-    changes = {}
-    for order, again, size in (
-        ("same_order", rows, score.size),
-        ("other_order", rows[::-1], FEW_AT_ONCE),
-    ):
-        fresh = score.afresh(size)
-        deltas = np.abs(scored.changes(fresh, again.tolist()))
-        changes[order] = scored.mean_over_prompts(deltas, again.tolist())
-        score.scored += fresh.scored
-    means = {order: change for order, change in changes.items() if change is not None}
-    if len(means) < len(changes):
-        return not_measurable(name, "no response has a score the second time.", **changes)
-    worst = max(means, key=lambda order: means[order].mean)
-    change = means[worst]
-    how = "in another order and batch" if worst == "other_order" else "as before"
+    rows = scored.valid[:REPEATED][::-1].tolist()
+    fresh = score.afresh(FEW_AT_ONCE)
+    change = scored.mean_over_prompts(np.abs(scored.changes(fresh, rows)), rows)
+    score.scored += fresh.scored
+    if change is None:
+        return not_measurable(name, "no response has a score the second time.")
     judges = " (judges asked without their cache)" if score.uncached else ""
     text = (
-        f"scored again {how}, {change.values} responses change by {change.mean:.3f} standard "
-        f"deviations on average{judges}."
+        f"scored again in another order and batch, {change.values} responses change by "
+        f"{change.mean:.3f} standard deviations on average{judges}."
     )
-    passed = change.mean <= MOST_CHANGE
-    return Check(name, "pass" if passed else "fail", text, {"change": change, **changes})
+    verdict: Verdict = "pass" if change.mean <= MOST_CHANGE else "fail"
+    return checked(name, verdict, text, {"change": change})
 
 
-def availability(scored: Scored) -> Check:
+def availability(scored: Scored) -> ReportCheck:
     """Check that the reward scores all responses: abstentions void training rows."""
     count, missing = len(scored.gold), len(scored.gold) - len(scored.valid)
     share = missing / max(1, count)
     text = f"{missing} of {count:,} responses have no score ({share:.1%})."
     passed = share <= MOST_ABSTENTIONS
-    return Check("abstentions", "pass" if passed else "fail", text, details={"share": share})
+    return checked("abstentions", "pass" if passed else "fail", text, details={"share": share})
 
 
 def _cost(scoring: Scoring, scored: Scored, score: RewardScores) -> dict[str, Any]:
@@ -254,7 +242,7 @@ def _cost(scoring: Scoring, scored: Scored, score: RewardScores) -> dict[str, An
     }
 
 
-def _elsewhere(at_home: Scored, scored: Scored) -> Check:
+def _elsewhere(at_home: Scored, scored: Scored) -> ReportCheck:
     """Check the agreement on data of another distribution, and its loss against the gold data.
 
     Fails as agreement does, and if the 95% interval of the difference is below 0.
@@ -263,18 +251,14 @@ def _elsewhere(at_home: Scored, scored: Scored) -> Check:
     change = accuracy_difference(at_home, scored)
     if change is None or check.verdict == "not measurable":
         few = " Too few prompts to compare it with the gold data." * (change is None)
-        return replace(check, summary=check.summary + few)
+        return check.model_copy(update={"summary": check.summary + few})
     low, mean, high = (max(0.0, -each) for each in (change.high, change.mean, change.low))
     loss = replace(change, mean=mean, low=low, high=high)
     fell = change.high < 0
     text = f"{check.summary} {'It FALLS against' if fell else 'Against'} the gold data: "
     text += f"{change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}]."
-    return replace(
-        check,
-        verdict="fail" if fell else check.verdict,
-        summary=text,
-        measures={**check.measures, "difference": change, "loss": loss},
-    )
+    measures = {**check.measures, "difference": change, "loss": loss}
+    return checked(check.name, "fail" if fell else check.verdict, text, measures, check.details)
 
 
 def _cases(attacks: Sequence[str], gold: Gold) -> Iterator[HackCase]:
