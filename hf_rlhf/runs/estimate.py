@@ -11,7 +11,7 @@ from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import trained_skeleton
 from hf_rlhf.runs.preflight_launch import sharding
 from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.disk import Space, checkpoint_bytes, final_bytes, human, taken_bytes
+from hf_rlhf.storage.disk import checkpoint_bytes, final_bytes, free_bytes, human, taken_bytes
 
 
 def planned_steps(run: Run) -> int:
@@ -130,14 +130,14 @@ def disk_problems(run: Run, where: Callable[[str], str]) -> list[Problem]:
     least = max(
         need.checkpoint * min(before_last, 2), need.checkpoint * min(before_last, 1) + need.end
     )
-    space = Space.of(run.folder)
-    if taken_bytes(run.folder) + space.bytes >= least:
+    free = free_bytes(run.folder)
+    if taken_bytes(run.folder) + free >= least:
         return []
     return [
         Problem(
             where("output_dir"),
             f"{run.folder} needs about {human(least)} ({human(need.checkpoint)} for a checkpoint, "
-            f"{human(need.end)} at the end), but there is {space}.",
+            f"{human(need.end)} at the end), but there are {human(free)} free.",
             "Free space, or choose another folder: `--output_dir DIR`.",
         )
     ]

@@ -1,4 +1,4 @@
-from .disk import Space as Space
+from .disk import free_bytes as free_bytes
 from .disk import human as human
 from .disk import taken_bytes as taken_bytes
 from .files import atomic_dir as atomic_dir

@@ -147,23 +147,12 @@ def flaw(checkpoint: Path) -> str | None:
         if files == [MANIFEST]:
             return f"its {MANIFEST} cannot be read"
         return f"{_first_names(files)} changed or missing since it was saved"
-    return None
-
-
-def move_strays(checkpoint: Path) -> None:
-    """Move unlisted files out of the checkpoint, since a loader may use them."""
+    # A loader may use them: transformers reads a pytorch_model.bin rather than an adapter.
     sealed = parse_json((checkpoint / MANIFEST).read_text())
-    beside = checkpoint.with_name(f"{checkpoint.name}.stray")
-    strays = [p for p in _files(checkpoint) if p.relative_to(checkpoint).as_posix() not in sealed]
-    for path in strays:
-        target = beside / path.relative_to(checkpoint)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(target)
-        while not any((path := path.parent).iterdir()):
-            path.rmdir()
-    if strays:
-        names = _first_names([path.relative_to(checkpoint).as_posix() for path in strays])
-        print(f"{names}: not in the manifest of {checkpoint}, moved to {beside}", flush=True)
+    names = [path.relative_to(checkpoint).as_posix() for path in _files(checkpoint)]
+    if strays := [name for name in names if name not in sealed]:
+        return f"{_first_names(strays)} not in its {MANIFEST}; move foreign files away"
+    return None
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -3,20 +3,13 @@
 import errno
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DiskError, HfRlhfError, causes
-
-WAIT = "HF_RLHF_WAIT_FOR_SPACE"
-"""Environment variable: seconds that a save waits for space."""
-DEFAULT_WAIT = 600.0
-FILES_OF_A_SAVE = 24
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # torch's zip writer reports a short write without the cause.
@@ -28,29 +21,10 @@ _SMALL = 64 * 1024  # configuration, state, random states, and the last block of
 _MOMENTS = {"adafactor": 0, "sgd": 1, "lion": 1, "rmsprop": 1, "adagrad": 1}
 
 
-@dataclass(frozen=True)
-class Space:
-    """The free space of a folder's disk, for a user without privileges."""
-
-    bytes: int
-    files: int | None
-    """Free inodes; None if the filesystem has no limit."""
-
-    @classmethod
-    def of(cls, folder: Path) -> "Space":
-        """Measure `folder`, or its nearest existing parent."""
-        disk = os.statvfs(_existing(folder))
-        return cls(disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else None)
-
-    def holds(self, size: int) -> bool:
-        """Return whether a save of `size` bytes fits."""
-        return self.bytes >= size and (self.files is None or self.files >= FILES_OF_A_SAVE)
-
-    def __str__(self) -> str:
-        few = self.files is not None and self.files < FILES_OF_A_SAVE
-        return f"{human(self.bytes)} free" + (
-            f", room for {self.files} of {FILES_OF_A_SAVE} files" if few else ""
-        )
+def free_bytes(folder: Path) -> int:
+    """Return the free space for a user without privileges in `folder` or its nearest parent."""
+    disk = os.statvfs(_existing(folder))
+    return disk.f_bavail * disk.f_frsize
 
 
 def human(size: float) -> str:
@@ -72,14 +46,6 @@ def taken_bytes(folder: Path) -> int:
             with suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(parent, name)).st_blocks * 512
     return total
-
-
-def wait_seconds() -> float:
-    """Return how long a save may wait for space: HF_RLHF_WAIT_FOR_SPACE or ten minutes."""
-    try:
-        return float(os.environ.get(WAIT, DEFAULT_WAIT))
-    except ValueError:
-        return DEFAULT_WAIT
 
 
 def wait_until(fits: Callable[[], bool], seconds: float, every: float = 5.0) -> bool:
@@ -193,7 +159,9 @@ def disk_error(
     if isinstance(error, DiskError):
         message = str(error)
     elif (reason := write_failure(error)) is not None:
-        message = f"A write to disk failed: {reason}. {_free_space(folder)}."
+        message = (
+            f"A write to disk failed: {reason}. {folder} has {human(free_bytes(folder))} free."
+        )
     else:
         return None
     if command is None:
@@ -213,16 +181,6 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
         if (message := disk_error(error, folder)) is None:
             raise
         raise message from error
-
-
-def _free_space(run: Path) -> str:
-    """Return the free space of the disks with the run, temporary files and caches."""
-    from huggingface_hub.constants import HF_HOME
-
-    disks: dict[int, str] = {}
-    for folder in (run, Path(tempfile.gettempdir()), Path(HF_HOME)):
-        disks.setdefault(os.stat(_existing(folder)).st_dev, f"{folder}: {Space.of(folder)}")
-    return "; ".join(disks.values())
 
 
 def delete(folder: Path, first: str) -> None:

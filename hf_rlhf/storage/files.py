@@ -1,6 +1,5 @@
 """Write files and folders atomically."""
 
-import io
 import json
 import os
 import re
@@ -27,43 +26,30 @@ def atomic_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
     target = Path(path)
     # In the same folder, because os.replace is atomic only within one filesystem.
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    with _write_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        raw = _TargetFile(temporary, target, 0o666 if mode is None else mode)
     try:
-        with io.BufferedWriter(raw, 2**16) as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Not tempfile: its files are private (0600), and a run folder is often shared.
+        handle = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode
+        )
+        with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            with _write_errors(target):
-                os.fsync(file.fileno())
-        with _write_errors(target):
-            if mode is None and target.exists():
-                shutil.copymode(target, temporary)
-            os.replace(temporary, target)
-            sync_path(target.parent)
+            os.fsync(file.fileno())
+        if mode is None and target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+        sync_path(target.parent)
+    except OSError as error:
+        # Errors of the block have no number or name another file.
+        if error.errno is None or error.filename not in (
+            None,
+            *map(str, (target.parent, temporary)),
+        ):
+            raise
+        raise _unwritable(target, error) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-class _TargetFile(io.FileIO):
-    """A new file whose write errors name the target, apart from other errors of the block."""
-
-    def __init__(self, path: Path, target: Path, permissions: int) -> None:
-        # Not tempfile: its files are private (0600), and a run folder is often shared.
-        super().__init__(path, "x", opener=lambda name, flags: os.open(name, flags, permissions))
-        self.target = target
-
-    def write(self, content: Any) -> int:
-        with _write_errors(self.target):
-            return super().write(content)
-
-
-@contextmanager
-def _write_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _unwritable(target, error) from error
 
 
 def atomic_write_bytes(

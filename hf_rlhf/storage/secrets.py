@@ -1,11 +1,13 @@
 """Find secrets, and remove them from values before they are written."""
 
-import ast
 import base64
+import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tokenize
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
@@ -38,25 +40,17 @@ _VARIABLE_FIELD = "api_key_env"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _token(literal: str, as_wide: str, rest: str) -> re.Pattern[str]:
-    r"""Return the pattern of a token: `literal` after no letter or digit, and `rest`.
-
-    In JSON a preceding line break ends with a letter: \n. The literal precedes the look-behind,
-    since `re` then searches for the literal, a hundred times as fast, which matters for datasets.
-    `as_wide` matches it with a fixed width.
-    """
-    behind = (rf"(?<![A-Za-z0-9]{as_wide})", rf"(?<=\\[bfnrt]{as_wide})",
-              rf"(?<=\\u[0-9A-Fa-f]{{4}}{as_wide})")  # fmt: skip
-    return re.compile(f"{literal}(?:{'|'.join(behind)}){rest}")
-
-
 _TOKENS = (
-    (_token("hf_", "hf_", "(?:oauth_|jwt_)?[A-Za-z0-9]{16,}"), "a Hugging Face token"),
-    (_token("api_org_", "api_org_", "[A-Za-z0-9]{16,}"), "a Hugging Face token"),
-    (_token("sk-", "sk-", "[A-Za-z0-9_-]{16,}"), "an API key (sk-...)"),
-    (_token("gh[pousr]_", "gh._", "[A-Za-z0-9]{16,}"), "a GitHub token"),
-    (_token("github_pat_", "github_pat_", "[A-Za-z0-9_]{20,}"), "a GitHub token"),
-    (_token("A(?:KIA|SIA)", "A.IA", "[A-Z0-9]{16}(?![A-Za-z0-9])"), "an AWS key"),
+    (re.compile(r"hf_(?:oauth_|jwt_)?[A-Za-z0-9]{16,}"), "a Hugging Face token"),
+    (re.compile(r"api_org_[A-Za-z0-9]{16,}"), "a Hugging Face token"),
+    # Not in a word such as task-..., but after what JSON escapes, which ends with a letter: \n.
+    (
+        re.compile(r"sk-(?:(?<![A-Za-z0-9]sk-)|(?<=\\[nrt]sk-)|(?<=\\u.{4}sk-))[A-Za-z0-9_-]{16,}"),
+        "an API key (sk-...)",
+    ),
+    (re.compile(r"gh[pousr]_[A-Za-z0-9]{16,}"), "a GitHub token"),
+    (re.compile(r"github_pat_[A-Za-z0-9_]{20,}"), "a GitHub token"),
+    (re.compile(r"A(?:KIA|SIA)[A-Z0-9]{16}"), "an AWS key"),
 )
 _PATTERNS = (
     *((pattern, REDACTED) for pattern, _ in _TOKENS),
@@ -73,11 +67,11 @@ _PATTERNS = (
 )
 
 _SHORTEST_IN_SOURCE = 6
-_LITERAL = re.compile(r"""(\"{3}|'{3}|["'])(?:\\.|(?!\1).)*(?:\1|\Z)""", re.DOTALL)
+_STRINGS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None))  # since Python 3.12
 _NAME = r"(?<![A-Za-z0-9_])([A-Za-z_][\w-]{0,99}+)"
 """Bounded, and matched from the first letter only: a file may contain long runs of letters."""
 _IN_TEXT = re.compile(
-    rf"""{_NAME}((?:\\?["'])?\]?[ \t]*(?::[ \t]*[\w.]+[ \t]*=|[=:])[ \t]*)"""
+    rf"""{_NAME}((?:\\?["'])?\]?[ \t]*(?::[ \t]*[\w.]+[ \t]*=|[=:,])[ \t]*)"""
     r"""(\\?["'])([^"'\n]{6,})\3"""
 )
 _COMMENT = re.compile(r"#[^\n]*")
@@ -95,19 +89,27 @@ def redact_secrets(value: Any) -> Any:
 
 
 def redact_source(text: str) -> str:
-    """Return Python source without the strings beside the name of a secret, such as `API_KEY`.
+    """Return Python source without long strings in statements that name a secret, as `API_KEY`.
 
-    The name belongs to a variable, attribute, argument, key, type or function beside the string, in
-    code, comments or text. If the source does not parse, all long strings are removed.
+    The name may be of a variable, attribute, argument, key, type or function. In comments and
+    texts, what follows such a name is removed. Text that is not Python is removed.
     """
+    lines = io.StringIO(text).readlines()
     try:
-        try:
-            tree, first_line = ast.parse(text), 1
-        except IndentationError:  # a method, or a function within another
-            tree, first_line = ast.parse(f"if 1:\n{text}"), 2
-        text = _without_strings(text, _secret_strings(tree), first_line)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _LITERAL.sub(lambda match: _short_or_redacted(match[0]), text)
+        tokens = list(tokenize.generate_tokens(iter(lines).__next__))
+    except (tokenize.TokenError, SyntaxError):
+        return REDACTED
+    ends = [n for n, each in enumerate(tokens, 1) if each.type == tokenize.NEWLINE]
+    for start, end in reversed([*pairwise([0, *ends, len(tokens)])]):
+        statement = tokens[start:end]
+        if not any(_is_secret(each.string.strip("\"'")) for each in statement):
+            continue
+        for each in reversed([each for each in statement if each.type in _STRINGS]):
+            (first, begin), (last, stop) = each.start, each.end
+            is_long = len(each.string) >= _SHORTEST_IN_SOURCE + 2
+            if is_long and not _is_secret(each.string.strip("\"'")):
+                new = f'"{REDACTED}"' if each.type == tokenize.STRING else REDACTED
+                lines[first - 1 : last] = [lines[first - 1][:begin] + new + lines[last - 1][stop:]]
 
     def clean(match: re.Match[str]) -> str:
         name, between, quotes, _ = match.groups()
@@ -116,113 +118,12 @@ def redact_source(text: str) -> str:
     def clean_comment(match: re.Match[str]) -> str:
         return f"{match[1]}{match[2]}{REDACTED}" if _is_secret(match[1]) else match[0]
 
-    text = _IN_TEXT.sub(clean, text)
+    text = _IN_TEXT.sub(clean, "".join(lines))
     return _COMMENT.sub(lambda comment: _IN_COMMENT.sub(clean_comment, comment[0]), text)
-
-
-def _short_or_redacted(literal: str) -> str:
-    return literal if len(literal) < _SHORTEST_IN_SOURCE + 2 else f'"{REDACTED}"'
 
 
 def _is_secret(name: str) -> bool:
     return _names_secret(name) or "secret" in name.lower()  # a type: SecretStr
-
-
-def _secret_strings(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the strings beside the name of a secret; f-strings as a whole."""
-    found: Iterable[ast.AST] = (
-        string
-        for names, values in _named_values(node)
-        if any(map(_is_secret, names))
-        for value in values
-        if value is not None
-        for string in _strings(value)
-    )
-    inner = (each for child in ast.iter_child_nodes(node) for each in _secret_strings(child))
-    if not isinstance(node, ast.JoinedStr):
-        yield from found
-        yield from inner
-    elif any(inner):
-        yield node
-
-
-_NAMED = {
-    ast.Assign: ("targets", "value"),
-    ast.AnnAssign: ("target annotation", "value"),
-    **dict.fromkeys((ast.AugAssign, ast.NamedExpr), ("target", "value")),
-    **dict.fromkeys((ast.For, ast.AsyncFor, ast.comprehension), ("target", "iter")),
-    ast.keyword: ("arg", "value"),
-    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef), ("name", "body")),
-    ast.Compare: ("left comparators", "left comparators"),
-    ast.BoolOp: ("values", "values"),
-    ast.IfExp: ("test body orelse", "body orelse"),
-}
-"""Kind of node -> its fields that name something, and its fields that have that name."""
-
-
-def _named_values(node: ast.AST) -> Iterator[tuple[Iterable[str], Sequence[Any]]]:
-    """Yield the names in a node, and the expressions with those names."""
-    match node:
-        case ast.Dict():
-            yield from (
-                (_names(key), [value]) for key, value in zip(node.keys, node.values, strict=True)
-            )
-        case ast.Tuple(elts=[first, second]) | ast.List(elts=[first, second]):
-            yield _names(first), [second]
-        case ast.Call():
-            function = getattr(node.func, "attr", "") or getattr(node.func, "id", "")
-            texts = [each for each in node.args if isinstance(each, ast.Constant)]
-            yield [function, *_names(*texts)], node.args
-        case ast.arguments():
-            usual = [*node.posonlyargs, *node.args][-len(node.defaults) or 999 :]
-            every = zip(usual + node.kwonlyargs, node.defaults + node.kw_defaults, strict=True)
-            yield from ((_names(each), [default]) for each, default in every)
-        case _:
-            named, having = _NAMED.get(type(node), ("", ""))
-            yield _names(*_fields(node, named)), _fields(node, having)
-
-
-def _fields(node: ast.AST, names: str) -> list[Any]:
-    values = [getattr(node, name) for name in names.split()]
-    return [each for value in values for each in (value if isinstance(value, list) else [value])]
-
-
-def _names(*nodes: Any) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, str | bytes):
-            yield node if isinstance(node, str) else node.decode("latin-1")
-        elif isinstance(node, ast.AST):
-            own = (getattr(node, field, None) for field in ("id", "attr", "arg", "value"))
-            yield from _names(*own, *ast.iter_child_nodes(node))
-
-
-def _strings(root: ast.AST) -> Iterator[ast.AST]:
-    """Yield the long strings of an expression, without keys and names of secrets."""
-    if isinstance(root, ast.JoinedStr):
-        texts = [each.value for each in ast.walk(root) if isinstance(each, ast.Constant)]
-        if len("".join(map(str, texts))) >= _SHORTEST_IN_SOURCE:
-            yield root
-    elif isinstance(root, ast.Constant):
-        is_long = len(str(root.value)) >= _SHORTEST_IN_SOURCE
-        if is_long and isinstance(root.value, str | bytes | int):
-            yield from [root] * (not any(map(_is_secret, _names(root))))
-    else:
-        for node in root.values if isinstance(root, ast.Dict) else ast.iter_child_nodes(root):
-            yield from _strings(node)
-
-
-def _without_strings(text: str, strings: Iterable[Any], first_line: int) -> str:
-    raw = text.encode()
-    starts = [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", raw))]
-    spans = {
-        (starts[node.lineno - first_line] + node.col_offset,
-         starts[(node.end_lineno or 0) - first_line] + (node.end_col_offset or 0)): node
-        for node in strings
-    }  # fmt: skip
-    for start, end in sorted(spans, reverse=True):
-        is_bytes = isinstance(getattr(spans[start, end], "value", ""), bytes)
-        raw = raw[:start] + f'{"b" * is_bytes}"{REDACTED}"'.encode() + raw[end:]
-    return raw.decode()
 
 
 def find_secrets(content: bytes, secrets: Mapping[str, str] | None = None) -> list[str]:

@@ -3,6 +3,7 @@
 Valid checkpoints are defined in `hf_rlhf.storage.checkpoints`.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from hf_rlhf.storage.checkpoints import (
     MANIFEST,
     discard_unsealed,
     is_valid,
-    move_strays,
     newest_intact,
     prune,
     seal,
@@ -25,13 +25,12 @@ from hf_rlhf.storage.checkpoints import (
     valid_checkpoints,
 )
 from hf_rlhf.storage.disk import (
-    Space,
     checkpoint_bytes,
     delete,
     final_bytes,
+    free_bytes,
     human,
     taken_bytes,
-    wait_seconds,
     wait_until,
 )
 from hf_rlhf.training.progress import say
@@ -42,12 +41,9 @@ def newest_valid(folder: Path) -> Path | None:
     """Return the checkpoint to resume from, the same on all processes; all must call this.
 
     The main process reads it completely, and prints which newer checkpoints are skipped, why, and
-    the steps lost. Foreign files in it are moved out, with a message. Raises RunFolderError if
-    another process cannot read it.
+    the steps lost. Raises RunFolderError if another process cannot read it.
     """
     newest = newest_intact(folder) if PartialState().is_main_process else None
-    if newest is not None:
-        move_strays(newest)
     checkpoint: Path | None = broadcast_object_list([newest])[0]
     if not all(gather_object([checkpoint is None or is_valid(checkpoint)])):
         raise RunFolderError(
@@ -78,7 +74,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         """The newest checkpoint from before the drift that it may find is kept."""
         self.keep_best = keep_best
         """Whether the weights of the best step so far may be saved at the end."""
-        self.wait = wait_seconds() if wait is None else wait
+        self.wait = float(os.environ.get("HF_RLHF_WAIT_FOR_SPACE", "600")) if wait is None else wait
         """For how many seconds a save waits for space, before the run ends with DiskError."""
         self.in_use = in_use
         """Returns the steps whose checkpoints stay as long as the disk has space for them."""
@@ -130,7 +126,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
             return
         # Its weights may be the best, which are loaded from a checkpoint.
         last = state.global_step >= state.max_steps and not self.keep_best
-        room = Space.of(Path(args.output_dir)).holds(final_bytes(model, tokenizer))
+        room = free_bytes(Path(args.output_dir)) >= final_bytes(model, tokenizer)
         if broadcast_object_list([last and room])[0]:
             control.should_save = False
             if state.is_world_process_zero:
@@ -149,18 +145,18 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         size = int(size * 1.02) + 2**18
 
         def fits() -> bool:
-            if Space.of(folder).holds(size):
+            if free_bytes(folder) >= size:
                 return True
             discard_unsealed(folder)
             if self.keep:
                 prune(folder, 1, self._spared(folder, state))
-            return Space.of(folder).holds(size)
+            return free_bytes(folder) >= size
 
         if fits():
             return None
         text = (
             f"The checkpoint of step {state.global_step} does not fit in {folder}: it takes about "
-            f"{human(size)}, {Space.of(folder)}."
+            f"{human(size)}, {human(free_bytes(folder))} free."
         )
         # The others wait in a collective call, which gives up after `ddp_timeout`.
         wait = min(self.wait, args.ddp_timeout / 2)

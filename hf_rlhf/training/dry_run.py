@@ -28,7 +28,7 @@ from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.reward_validation import hook
 from hf_rlhf.runs.run import Phase, Run
 from hf_rlhf.runs.sharded_memory import memory_plans
-from hf_rlhf.storage.disk import Space, human, taken_bytes
+from hf_rlhf.storage.disk import free_bytes, human, taken_bytes
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.training.model_record import model_section
 from hf_rlhf.training.record_sections import opening
@@ -282,13 +282,14 @@ def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
         need = disk_need(run, steps)
     except ValueError as error:  # not a causal language model
         return Finding("disk", "note", f"not estimated: {first_line(error)}"), None
-    space = Space.of(run.folder) if not is_elsewhere() else "the disk there is not checked"
+    free = None if is_elsewhere() else free_bytes(run.folder)
+    space = "the disk there is not checked" if free is None else f"{human(free)} free"
     beside = f", {human(need.beside)} for the trainer's own files" if need.beside else ""
     text = (
         f"about {human(need.total)}: {counted(need.at_once, 'checkpoint')} of "
         f"{human(need.checkpoint)}, {human(need.end)} at the end{beside}; {space}"
     )
-    if not isinstance(space, Space) or need.total <= taken_bytes(run.folder) + space.bytes:
+    if free is None or need.total <= taken_bytes(run.folder) + free:
         return Finding("disk", "ok", text), need.total
     fix = ". `save_total_limit: 2` keeps the newest two" if need.at_once > 3 else ""
     return Finding("disk", "FAIL", f"{text}{fix}"), need.total
@@ -332,10 +333,10 @@ def _totals(reports: Sequence[PhaseReport]) -> Iterator[Finding]:
         text += f", about {duration(sum(seconds))} of training (without the evaluations)"
     yield Finding("all phases", "ok", text)
     sizes = [report.disk_bytes for report in reports if report.disk_bytes is not None]
-    space = Space.of(reports[-1].phase.run.folder)
+    free = free_bytes(reports[-1].phase.run.folder)
     taken = sum(taken_bytes(report.phase.run.folder) for report in reports)
-    enough = sum(sizes) <= taken + space.bytes
-    text = f"about {human(sum(sizes))} in {len(reports)} phases; {space}"
+    enough = sum(sizes) <= taken + free
+    text = f"about {human(sum(sizes))} in {len(reports)} phases; {human(free)} free"
     yield Finding("disk", "ok" if enough else "FAIL", text)
 
 

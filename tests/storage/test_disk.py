@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import sqlite3
-import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,14 +18,12 @@ from hf_rlhf.errors import ConfigError, DataError, DiskError, RunFolderError
 from hf_rlhf.runs import estimate
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.disk import (
-    FILES_OF_A_SAVE,
-    Space,
     checkpoint_bytes,
     disk_error,
     final_bytes,
+    free_bytes,
     small_bytes,
     taken_bytes,
-    wait_seconds,
     wait_until,
     write_failure,
 )
@@ -121,7 +118,6 @@ def test_the_message_says_what_is_free_what_is_safe_and_how_to_go_on(tmp_path):
     full = OSError(errno.ENOSPC, "No space left on device")
     told = str(disk_error(full, tmp_path, tmp_path / "checkpoint-7", "python -m x"))
     assert "No space left on device" in told
-    assert f"{tmp_path}: " in told
     assert " free" in told
     assert f"Training is safe up to {tmp_path / 'checkpoint-7'}." in told
     assert told.endswith("continue with:\n  python -m x")
@@ -129,23 +125,14 @@ def test_the_message_says_what_is_free_what_is_safe_and_how_to_go_on(tmp_path):
     assert told.startswith("does not fit: 1 GiB\nNo checkpoint has been completed.")
 
 
-def test_space_is_of_the_nearest_folder_that_exists_and_counts_files(tmp_path):
-    assert Space.of(tmp_path / "not" / "yet").bytes == pytest.approx(Space.of(tmp_path).bytes, 0.1)
-    assert Space(100, None).holds(100)
-    assert not Space(99, None).holds(100)
-    assert not Space(100, FILES_OF_A_SAVE - 1).holds(1)
-    assert "room for 3 of" in str(Space(100, 3))
+def test_space_is_of_the_nearest_folder_that_exists(tmp_path):
+    assert free_bytes(tmp_path / "not" / "yet") == pytest.approx(free_bytes(tmp_path), 0.1)
 
 
-def test_waiting_ends_with_room_or_with_time(monkeypatch):
+def test_waiting_ends_with_room_or_with_time():
     answers = iter([False, False, True])
     assert wait_until(lambda: next(answers), 5, every=0.01)
-    began = time.monotonic()
-    assert not wait_until(lambda: False, 0.05, every=60)
-    assert time.monotonic() - began < 30
-    assert not wait_until(lambda: False, 0)
-    monkeypatch.setenv("HF_RLHF_WAIT_FOR_SPACE", "7")
-    assert wait_seconds() == 7
+    assert not wait_until(lambda: False, 0.02, every=60)
 
 
 def small_model():
@@ -246,7 +233,7 @@ def test_a_run_that_cannot_end_does_not_begin_and_what_lies_there_counts_as_free
     tiny_run, monkeypatch
 ):
     file = RunFile.from_mapping(tiny_run)
-    monkeypatch.setattr(estimate.Space, "of", lambda _: Space(4 * 10**6, None))
+    monkeypatch.setattr(estimate, "free_bytes", lambda _: 4 * 10**6)
     with pytest.raises(ConfigError, match=r"output_dir: .*run needs about .* at the end\), but"):
         resolve_run(file)
     monkeypatch.setattr(estimate, "taken_bytes", lambda _: 2 * 10**6)

@@ -154,9 +154,8 @@ class TestScrub:
             assert find_secrets(content.encode())
             assert "A1A1" not in redact_secrets(content)
 
-    @pytest.mark.parametrize("start", ["hf_", "sk-", "gho_", "AKIA"])
-    def test_leaves_a_word_that_only_ends_like_a_token(self, start):
-        content = json.dumps(f"\nta{start}{'A1' * 8}")
+    def test_leaves_a_word_that_only_ends_like_a_token(self):
+        content = json.dumps(f"\ntask-{'A1' * 8}")
         assert not find_secrets(content.encode())
         assert redact_secrets(content) == content
 

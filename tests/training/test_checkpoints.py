@@ -19,7 +19,6 @@ from hf_rlhf.storage.checkpoints import (
     seal,
     valid_checkpoints,
 )
-from hf_rlhf.storage.disk import Space
 from hf_rlhf.training import checkpoints
 from hf_rlhf.training.checkpoints import (
     AlreadyTrained,
@@ -213,28 +212,13 @@ def test_a_newer_checkpoint_that_does_not_count_is_named_with_its_cause_and_its_
     assert "starting from step 0: the steps up to 9 (9) are repeated" in printed
 
 
-def test_what_is_no_part_of_a_checkpoint_is_moved_out_of_it_and_said(tmp_path, capsys):
-    """transformers reads `pytorch_model.bin` before an adapter, and stops at other formats."""
+def test_a_checkpoint_with_a_foreign_file_is_skipped(tmp_path, capsys):
+    """transformers reads `pytorch_model.bin` before an adapter."""
+    made(tmp_path, 1)
     checkpoint = made(tmp_path, 2)
-    strays = ["pytorch_model.bin", "pytorch_model_fsdp_0/a/x.distcp", "global_step/more.pt"]
-    for name in strays:
-        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
-        (checkpoint / name).write_bytes(b"of something else")
-    before = {path for path in checkpoint.rglob("*") if path.is_file()}
-    assert newest_valid(tmp_path) == checkpoint
-    assert {path for path in checkpoint.rglob("*") if path.is_file()} == before - {
-        checkpoint / name for name in strays
-    }
-    assert not (checkpoint / "pytorch_model_fsdp_0").exists()
-    moved = tmp_path / "checkpoint-2.stray"
-    assert all((moved / name).read_bytes() == b"of something else" for name in strays)
-    printed = capsys.readouterr().out
-    assert "pytorch_model.bin" in printed
-    assert str(moved) in printed
-    (checkpoint / "pytorch_model.bin").write_bytes(b"again")
-    assert newest_valid(tmp_path) == checkpoint
-    assert (moved / "pytorch_model.bin").read_bytes() == b"again"
-    assert valid_checkpoints(tmp_path) == [checkpoint]
+    (checkpoint / "pytorch_model.bin").write_bytes(b"of something else")
+    assert newest_valid(tmp_path) == tmp_path / "checkpoint-1"
+    assert "pytorch_model.bin not in its manifest.json" in capsys.readouterr().out
 
 
 def test_a_checksum_depends_on_every_block_and_their_order(tmp_path, monkeypatch):
@@ -279,12 +263,12 @@ def room(tmp_path, monkeypatch):
     """A disk that holds as many checkpoint folders as `room.folders` says."""
     disk = SimpleNamespace(folders=2, looks=0)
 
-    def look(_) -> Space:
+    def look(_) -> int:
         disk.looks += 1
         left = disk.folders - len(list(tmp_path.glob("checkpoint-*")))
-        return Space(2**30 if left > 0 else 1000, None)
+        return 2**30 if left > 0 else 1000
 
-    monkeypatch.setattr(checkpoints.Space, "of", look)
+    monkeypatch.setattr(checkpoints, "free_bytes", look)
     return disk
 
 
@@ -346,12 +330,12 @@ def test_when_training_is_done_its_weights_are_saved_rather_than_a_checkpoint(
     made(tmp_path, 8)
     (tmp_path / "checkpoint-8" / "optimizer.pt").write_bytes(b"0" * 2**20)
     seal(tmp_path / "checkpoint-8")
-    monkeypatch.setattr(checkpoints.Space, "of", lambda _: Space(2**20, None))
+    monkeypatch.setattr(checkpoints, "free_bytes", lambda _: 2**20)
     with pytest.raises(DiskError):
         Saving(tmp_path, 8).step()
     assert not Saving(tmp_path, 9).step()
     assert "only its weights are saved" in capsys.readouterr().out
-    monkeypatch.setattr(checkpoints.Space, "of", lambda _: Space(2**10, None))
+    monkeypatch.setattr(checkpoints, "free_bytes", lambda _: 2**10)
     with pytest.raises(DiskError):
         Saving(tmp_path, 9).step()
 

@@ -16,7 +16,6 @@ from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.run import Phase
-from hf_rlhf.storage.disk import Space
 from hf_rlhf.train import main as train_main
 from hf_rlhf.training import dry_run, speed
 from hf_rlhf.training.dry_run import Finding, PhaseReport, Report, report_of
@@ -233,7 +232,7 @@ def test_the_disk_of_all_phases_is_added_up(monkeypatch, tmp_path):
     assert steps.text == "20 optimizer steps, about 24 s of training (without the evaluations)"
     assert disk.status == "ok"
     assert disk.text.startswith("about 6.0 MiB in 2 phases")
-    monkeypatch.setattr(Space, "of", lambda _: Space(1 << 20, None))
+    monkeypatch.setattr(dry_run, "free_bytes", lambda _: 1 << 20)
     assert [finding.status for finding in dry_run._totals(phases)] == ["ok", "FAIL"]
 
 

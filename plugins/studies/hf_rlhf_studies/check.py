@@ -19,7 +19,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import problems_of_several, suggest
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import TaskStatus
-from hf_rlhf.storage import Space, atomic_write_json, human, taken_bytes
+from hf_rlhf.storage import atomic_write_json, free_bytes, human, taken_bytes
 from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.runs import CellTask, Runs
 from hf_rlhf_studies.study import Cell
@@ -138,7 +138,7 @@ def _check_space(runs: Runs, cells: Sequence[Cell], plans: Plans) -> int:
         for cell in cells
     ]
     need: int = sum(sizes)
-    free = Space.of(runs.out).bytes
+    free = free_bytes(runs.out)
     if need > free:
         raise RunFolderError(
             f"{len(cells)} runs need about {human(need)}, and {runs.out} has {human(free)} free. "

@@ -19,7 +19,6 @@ from hf_rlhf.cli import main
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, RunFolderError
 from hf_rlhf.steps import Ledger
-from hf_rlhf.storage.disk import Space
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf_studies.check import as_json
 from hf_rlhf_studies.check import main as check_main
@@ -177,7 +176,7 @@ def test_files_that_a_run_has_written_count_as_room(sweep, tmp_path, monkeypatch
     record = load_record(folder)
     (folder / "run.json").write_text(json.dumps({**record.to_json(), "status": "interrupted"}))
     # The stand-in's check says 9 bytes, and more lies there.
-    monkeypatch.setattr("hf_rlhf_studies.check.Space.of", lambda _: Space(0, None))
+    monkeypatch.setattr("hf_rlhf_studies.check.free_bytes", lambda _: 0)
     assert sweep("--vary", "learning_rate=1", "--dry_run") == 0
     with pytest.raises(RunFolderError, match="1 runs need about"):
         sweep("--vary", "learning_rate=2", "--dry_run")
