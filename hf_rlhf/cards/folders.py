@@ -11,14 +11,13 @@ from huggingface_hub import constants
 
 from hf_rlhf.cards.render import has_samples, render_card
 from hf_rlhf.config.schema import PublishSpec
-from hf_rlhf.formatting import listed
 from hf_rlhf.models.locate import is_hub_id
 from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
 from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 
-CARD_DIGESTS = ".card.sha256"
-"""File in a run folder with the digests of the last two written cards."""
+CARD_DIGEST = ".card.sha256"
+"""File in a run folder with the digest of the last written card."""
 EDITED_CARD = "README.edited"
 COMPARISON_PICTURE = "comparison.png"
 ROWS_SHOWN = (
@@ -60,10 +59,8 @@ def place_card(folder: Path, card: str) -> None:
         kept = next(folder / name for name in names if not (folder / name).exists())
         path.rename(kept)
         print(f"note: {path} may have been edited; it is kept as {kept.name}", file=sys.stderr)
-    # Both digests, because the process may be killed between the two writes.
-    digests = [hashlib.sha256(content).hexdigest(), *_card_digests(folder)[:1]]
-    atomic_write_text(folder / CARD_DIGESTS, "\n".join(digests) + "\n")
     atomic_write_bytes(path, content)
+    atomic_write_text(folder / CARD_DIGEST, hashlib.sha256(content).hexdigest() + "\n")
 
 
 def card_is_edited(folder: Path) -> bool:
@@ -76,7 +73,7 @@ def card_is_edited(folder: Path) -> bool:
 
 
 def _card_digests(folder: Path) -> list[str]:
-    path = folder / CARD_DIGESTS
+    path = folder / CARD_DIGEST
     return path.read_text(encoding="utf-8").split() if path.exists() else []
 
 
@@ -156,10 +153,3 @@ def shareable(public: RunRecord, record: RunRecord) -> RunRecord:
 def hides_rows(record: RunRecord) -> bool:
     """Return whether the run file excludes rows of the data from publication."""
     return (record.config.get("evaluation") or {}).get("samples") == 0
-
-
-def shared_content(record: RunRecord) -> str:
-    """Return which of the author's content a published record reveals, or ""."""
-    own = sorted({each.name or "" for each in record.components if each.source})
-    source = [f"the source of {listed(own)}"] if own else []
-    return "; ".join([*([] if hides_rows(record) else [ROWS_SHOWN]), *source])

@@ -14,8 +14,8 @@ from hf_rlhf.storage.record import RunRecord
 
 TAG = "hf-rlhf"
 """The tag of every card from this package."""
-BASE, COLLECTION = "base-model", "collection"
-"""Tags of cards without a run, and so without a record beside them."""
+COLLECTION = "collection"
+"""The tag of cards without a run, and so without a record beside them."""
 HUB = "https://huggingface.co"
 _LICENSE_NAME = re.compile(r"[a-z0-9.-]+")
 _LICENSE_LINK = re.compile(r"LICENSE|LICENSE\.md|https?://\S+")

@@ -6,7 +6,7 @@ from typing import Any
 from hf_rlhf.cards.history import reward_history
 from hf_rlhf.cards.metadata import hub_base
 from hf_rlhf.cards.results import results
-from hf_rlhf.formatting import code, counted, listed, number, plain, share, words
+from hf_rlhf.formatting import code, counted, number, plain, share, words
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
 
@@ -39,7 +39,6 @@ def known_notes(record: RunRecord) -> list[str]:
         *_used(record.data.used),
         *(f"Warning at the start of training: {plain(note)}" for note in record.advice),
         *_abstentions(record),
-        *_monitor(record),
         *_selection(record),
         *_measurement(record),
         *_origin(record),
@@ -74,13 +73,6 @@ def _selection(record: RunRecord) -> Iterator[str]:
             "The weights were chosen by rows on which the results are measured too, so the results "
             "are optimistic."
         )
-
-
-def _monitor(record: RunRecord) -> Iterator[str]:
-    monitor = record.training.monitor
-    if monitor is not None and monitor.warnings:
-        names = sorted({code(warning.get("signal")) for warning in monitor.warnings})
-        yield f"The monitor of the reward warned ({listed(names)}): see the section on training."
 
 
 def _phases(record: RunRecord) -> Iterator[str]:

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from pprint import pformat
 from typing import Any, Literal
 
@@ -313,19 +314,11 @@ def _title(record: RunRecord, kind: Kind, repo_id: str | None, step: int | None)
     if not title and repo_id:
         title = repo_id.rpartition("/")[2]
     if not title:
-        name = _folder_name(record.model.base or "")
-        title = "-".join(part for part in (name, record.plugin.name) if part)
+        parts = (Path(record.model.base or "").name, record.plugin.name)
+        title = "-".join(part for part in parts if part)
     ending = " (adapter)" if kind == "adapter" else ""
     ending += "" if step is None else f" (step {step})"
     return " ".join((title or "Model of an unrecorded run").split()) + ending
-
-
-def _folder_name(base: str) -> str:
-    """Return the last part of a base's name; for a run's `merged` folder, the run's name."""
-    parts = [part for part in base.split("/") if part not in ("", ".", "..")]
-    if len(parts) > 1 and parts[-1] == "merged":
-        parts.pop()
-    return parts[-1] if parts else ""
 
 
 def _packages(record: RunRecord) -> list[dict[str, Any]]:

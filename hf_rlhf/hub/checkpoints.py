@@ -13,9 +13,9 @@ from typing import Any
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
 from hf_rlhf.config.schema import PublishSpec
-from hf_rlhf.errors import PublishError
+from hf_rlhf.errors import PublishError, first_line
 from hf_rlhf.hub.client import connect
-from hf_rlhf.hub.finish import finish_command, first_line
+from hf_rlhf.hub.finish import finish_command
 from hf_rlhf.hub.layout import complete_steps
 from hf_rlhf.hub.publishing import push_run
 from hf_rlhf.hub.retries import is_transient

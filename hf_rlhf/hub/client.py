@@ -7,7 +7,7 @@ import json
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 MANIFEST = "run.json"
 """The record, pushed with every run; `publish.files` lists the files of the revision."""
 NOT_CONTENT = (".gitattributes",)
-LARGEST_READ = 100 * 2**20
-"""Limit for a card, a record or an index, in bytes."""
 Kind = Literal["model", "dataset"]
 T = TypeVar("T")
 
@@ -66,8 +64,6 @@ class Hub:
     retries: RetryPolicy
     kind: Kind = "model"
     """The kind of its repositories."""
-    announced: set[str] = field(default_factory=set)
-    """Repositories whose public content was already announced."""
 
     @property
     def endpoint(self) -> str:
@@ -209,16 +205,8 @@ class Hub:
         )
         return True
 
-    def is_public(self, repo_id: str) -> bool:
-        """Return whether anyone may read a repository or request access."""
-        info = self.retries.call(f"reading {repo_id}", lambda: self._info(repo_id))
-        return not info.private
-
     def read(self, repo_id: str, path: str, state: RemoteState) -> bytes:
-        """Return a small file of a revision. Raise ValueError if it is too large."""
-        size = state.files[path].size
-        if size > LARGEST_READ:
-            raise ValueError(f"{path} of {repo_id} has {size} bytes; the limit is {LARGEST_READ}")
+        """Return a small file of a revision."""
         with TemporaryDirectory() as scratch:
             return self.download(repo_id, path, state, Path(scratch)).read_bytes()
 

@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf.hub.client import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
+from hf_rlhf.hub.client import RemoteFile, RemoteState, connect
 from hf_rlhf.hub.retries import describe_error, failures
 from hf_rlhf.hub.upload_set import ALLOWED, PushedFile, is_pickle
 from hf_rlhf.models.safetensors import read_header
 from hf_rlhf.storage.files import atomic_dir
 
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npz")
-_EDITABLE = (".md", ".gitattributes")
-"""Files that people edit on the Hub after a push; their hashes then differ from the run's list."""
 
 
 def pull(
@@ -28,11 +26,10 @@ def pull(
     """Download `repo_id` at `revision` (a branch, tag or commit) to `out_dir`, and return it.
 
     Code, pickles and data tables are skipped. The folder appears once every file has the Hub's
-    hash. A revision that hf-rlhf published must contain all files that the run listed. An identical
-    existing folder is unchanged.
+    hash. An identical existing folder is unchanged.
 
-    Raises ModelError if the repository does not exist, is incomplete, has its weights only as
-    pickles, or fails verification; RunFolderError if `out_dir` has other content.
+    Raises ModelError if the repository does not exist, is empty, has its weights only as pickles,
+    or fails verification; RunFolderError if `out_dir` has other content.
     """
     hub = connect(endpoint, token)
     out = Path(out_dir)
@@ -49,7 +46,6 @@ def pull(
                 f"{hub.endpoint}/{repo_id} holds nothing to download at {revision or 'main'}: "
                 "nothing was published there yet, or on another branch."
             )
-        _refuse_half(hub, repo_id, state)
         if out.is_dir() and not _differing(out, wanted):
             return out
         with atomic_dir(out, overwrite=overwrite) as folder:
@@ -63,28 +59,6 @@ def pull(
             f"{repo_id} could not be downloaded from {hub.endpoint}: {describe_error(error)}"
         ) from error
     return out
-
-
-def _refuse_half(hub: Hub, repo_id: str, state: RemoteState) -> None:
-    """Refuse a revision in which files that its run.json lists are missing or replaced."""
-    cure = (
-        "Push it again (with --overwrite if that is refused), or pull an earlier commit: "
-        "--revision COMMIT."
-    )
-    files = listed(hub.record(repo_id, state))
-    for path, hashes in files.items():
-        remote = state.files.get(path)
-        if remote is None:
-            raise ModelError(
-                f"{repo_id} is incomplete: {MANIFEST} lists {path}, which is not there. {cure}"
-            )
-        if PurePosixPath(path).suffix in _EDITABLE:
-            continue
-        if not remote.holds(hashes["sha256"], hashes["git"]):
-            raise ModelError(
-                f"{repo_id}/{path} is not the file that the run published: it was changed on the "
-                f"Hub since, or its push is not done. {cure}"
-            )
 
 
 def _wanted(repo_id: str, state: RemoteState) -> dict[str, RemoteFile]:

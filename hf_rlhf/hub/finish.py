@@ -4,7 +4,6 @@ import shlex
 from pathlib import Path
 
 from hf_rlhf.config.schema import PublishSpec
-from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.hub.client import Hub
 from hf_rlhf.hub.retries import describe_error, status_of
 
@@ -25,12 +24,6 @@ def describe(error: Exception) -> str:
         403: " The token may not do this: it needs write access to the repository.",
     }.get(status_of(error) or 0, "")
     return f"{describe_error(error)}.{cure}"
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error, with its class unless it is an HfRlhfError."""
-    text = next(iter(str(error).splitlines()), type(error).__name__)
-    return text if isinstance(error, HfRlhfError) else f"{type(error).__name__}: {text}"
 
 
 def finish_command(

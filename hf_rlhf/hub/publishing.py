@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.folders import card_is_edited, place_card, public_record, shared_content
+from hf_rlhf.cards.folders import card_is_edited, place_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError, PublishError
 from hf_rlhf.hub.base_model import with_base
@@ -24,7 +24,7 @@ from hf_rlhf.hub.layout import (
     upload_set,
 )
 from hf_rlhf.hub.ownership import stale_files
-from hf_rlhf.hub.retries import failures, is_transient, status_of
+from hf_rlhf.hub.retries import failures, is_transient
 from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import ModelSection
@@ -143,9 +143,6 @@ def publish_steps(
             published.append(publish(run, step=step, endpoint=endpoint, hub=hub, **options))
         except HfRlhfError as error:
             failed.append(f"step {step}: {error}")
-            if status_of(error) == 401:
-                failed.append("The token was rejected, so the other steps were not tried.")
-                break
             if is_transient(error):  # a single wait for a Hub that is down
                 hub = replace(hub, retries=replace(hub.retries, seconds=0.0))
     if failed:
@@ -197,17 +194,12 @@ def _push_weights(
     repo_id, revision, run_id = str(spec.repo_id), spec.revision or "main", str(record.run_id)
     bundle = upload_set(run, record, spec, weights, step, hub.endpoint)
     bundle.check(hub.secrets())
-    shares = shared_content(public_record(record, spec))
     url = f"{hub.endpoint}/{repo_id}"
     try:
-        if spec.private is False and hub.exists(repo_id) and not hub.is_public(repo_id):
-            _announce(hub, repo_id, shares)  # prepare_repo makes it public
         new = hub.prepare_repo(repo_id, revision, private=spec.private, gated=spec.gated)
         before = hub.existing_state(repo_id, revision)
         pushed = _pushed_by(hub.record(repo_id, before), run_id)
         stale = stale_files(url, before, bundle, pushed, MANIFEST, overwrite=overwrite, new=new)
-        if (stale or before.lacks(bundle)) and hub.is_public(repo_id):
-            _announce(hub, repo_id, shares)
         message = f"hf-rlhf: run {run_id[:8]}" + ("" if step is None else f", step {step}")
         after = push(hub, repo_id, revision, bundle, before=before, delete=stale, message=message)
     except failures(Overtaken) as error:
@@ -233,13 +225,6 @@ def _push_weights(
 def _pushed_by(record: Mapping[str, Any], run_id: str | None) -> Mapping[str, Mapping[str, str]]:
     """Return the files that a published record lists; none for another run's record."""
     return listed(record) if run_id and record.get("run_id") == run_id else {}
-
-
-def _announce(hub: Hub, repo_id: str, shares: str) -> None:
-    """Print once what a push to a public repository reveals."""
-    if shares and repo_id not in hub.announced:
-        hub.announced.add(repo_id)
-        hub.retries.say(f"{repo_id} is public. Your content on its card and in run.json: {shares}.")
 
 
 def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | None = None) -> str:

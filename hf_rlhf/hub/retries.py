@@ -4,7 +4,6 @@ The client retries some requests (uploads, listings) but not others (whoami, rep
 commits). Here every step of a push is retried.
 """
 
-import email.utils
 import os
 import re
 import sys
@@ -13,11 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from json import JSONDecodeError
 from typing import Any, TypeVar, cast
 
-from hf_rlhf.errors import PublishError
+from hf_rlhf.errors import PublishError, causes
 from hf_rlhf.storage.secrets import redact_secrets
 
 RETRY_VARIABLE = "HF_RLHF_PATIENCE"
@@ -64,7 +62,7 @@ def is_transient(error: BaseException) -> bool:
 
     if (status := status_of(error)) is not None:
         return status in _TRANSIENT
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, OfflineModeIsEnabled | Stalled):
             return False
         if isinstance(cause, HTTPError):
@@ -79,7 +77,7 @@ def is_transient(error: BaseException) -> bool:
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status behind an error, if the Hub gave one."""
-    for cause in _causes(error):
+    for cause in causes(error):
         if (response := getattr(cause, "response", None)) is not None:
             return int(response.status_code)
         if (match := _XET_STATUS.search(str(cause))) is not None:
@@ -89,23 +87,13 @@ def status_of(error: BaseException) -> int | None:
 
 def describe_error(error: BaseException) -> str:
     """Return an error as a line with the server's reason."""
-    lines = [line.strip() for cause in _causes(error) for line in str(cause).splitlines()]
+    lines = [line.strip() for cause in causes(error) for line in str(cause).splitlines()]
     if isinstance(error, JSONDecodeError):
         lines = [f"the answer is not JSON but {error.doc.strip()[:60]!r}: check HF_ENDPOINT, proxy"]
     texts = [text for n, text in enumerate(lines) if text and text not in lines[:n]]
     # The address of an upload has a signature.
     text = str(redact_secrets("; ".join(texts)))[:LONGEST_REASON].rstrip(".: ")
     return text or type(error).__name__
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes, which the client may wrap in its own errors."""
-    causes: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in causes:
-        causes.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    return causes
 
 
 @dataclass(frozen=True)
@@ -197,23 +185,11 @@ def _wait(state: Any) -> float:
     from tenacity import wait_exponential, wait_random
 
     error = state.outcome.exception()
-    headers: Any = next((c.response.headers for c in _causes(error) if hasattr(c, "response")), {})
-    if (text := headers.get("Retry-After")) is not None:
-        return _seconds_until(text.strip())
+    headers: Any = next((c.response.headers for c in causes(error) if hasattr(c, "response")), {})
+    if (text := headers.get("Retry-After", "").strip()).isdecimal():  # else a date, from a proxy
+        return float(text)
     if (limit := parse_ratelimit_headers(headers)) is not None and status_of(error) == 429:
         return float(limit.reset_in_seconds)
     # Jitter: many clients must not return at the same moment.
     grown = wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S) + wait_random(0, 0.25)
     return float(grown(state))
-
-
-def _seconds_until(text: str) -> float:
-    """Return the seconds of a Retry-After header, which may be a date (UTC by default)."""
-    if text.isascii() and text.isdigit():
-        return float(text)
-    try:
-        when = email.utils.parsedate_to_datetime(text)
-    except (ValueError, TypeError, LookupError, OverflowError):
-        return FIRST_WAIT_S
-    left = (when if when.tzinfo else when.replace(tzinfo=UTC)) - datetime.now(UTC)
-    return max(0.0, left.total_seconds())

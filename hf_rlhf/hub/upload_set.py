@@ -22,8 +22,8 @@ ALLOWED = (
 )  # fmt: skip
 """Weights, configuration, cards, pictures, tokenizers (merges.txt, ...), and short sounds."""
 SOUNDS = (".wav", ".flac")
-MAX_SOUND, MAX_SOUNDS = 2_000_000, 10_000_000
-"""Limits in bytes for a sound file and for all in a folder: samples, not a dataset."""
+MAX_SOUND = 2_000_000
+"""Limit in bytes for a sound file, which is a sample."""
 _EXCLUDED = {
     "trainer_state.json": "state of training",
     "manifest.json": "the manifest of a local checkpoint",
@@ -109,13 +109,11 @@ class UploadSet:
         Subfolders hold other content: a reference adapter (`ref/`), optimizer shards. The only
         exception is a tokenizer's chat templates.
         """
-        sounds = 0
         paths = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
         for path in sorted(path for path in paths if path.is_file() and path.name not in skip):
-            if reason := _exclusion(path, sounds):
+            if reason := _exclusion(path):
                 self.left_out[path.relative_to(self.root).as_posix()] = reason
             else:
-                sounds += path.stat().st_size if path.suffix.lower() in SOUNDS else 0
                 self.add_file(f"{prefix}{path.relative_to(folder).as_posix()}", path)
 
     def manifest(self) -> dict[str, dict[str, str | int]]:
@@ -137,15 +135,12 @@ class UploadSet:
                 )
 
 
-def _exclusion(path: Path, sounds: int) -> str:
-    """Return why a file is excluded, or ""; `sounds`: bytes of earlier sounds."""
+def _exclusion(path: Path) -> str:
+    """Return why a file is excluded, or ""."""
     if path.suffix.lower() not in ALLOWED:
         return f"files of the kind {path.suffix or path.name} are never pushed"
-    if path.suffix.lower() in SOUNDS:
-        if path.stat().st_size > MAX_SOUND:
-            return f"sound files above {MAX_SOUND / 1e6:g} MB are not pushed"
-        if sounds + path.stat().st_size > MAX_SOUNDS:
-            return f"sound files of more than {MAX_SOUNDS / 1e6:g} MB in all are not pushed"
+    if path.suffix.lower() in SOUNDS and path.stat().st_size > MAX_SOUND:
+        return f"sound files above {MAX_SOUND / 1e6:g} MB are not pushed"
     if path.name.startswith(EDITED_CARD):
         return _EXCLUDED["README.md"]
     return _EXCLUDED.get(path.name, "")

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from hf_rlhf.cards.folders import saved_weights, write_card
 from hf_rlhf.cards.history import series
-from hf_rlhf.cards.monitor import MONITOR_PICTURE, monitor_panels
 from hf_rlhf.cards.plots import reward_curve, training_curves
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.yaml import dump_yaml
@@ -170,7 +169,6 @@ class Recorder:
         pictures = (
             ("reward_curve.png", reward_curve, reward),
             ("training_curves.png", training_curves, "Metrics that the trainer logged"),
-            (MONITOR_PICTURE, monitor_panels, "Completions' length, trained and gold reward"),
         )
         self.record.pictures = [
             Picture(file=name, alt=alt)

@@ -22,7 +22,7 @@ from hf_rlhf.training.record_sections import row_digests
 
 WRITTEN = (
     *("README.md", "config.yaml", "samples.jsonl", "reward_curve.png", "training_curves.png"),
-    *("monitor.png", "evaluation", "checkpoints", "adapter", "merged", "reward_validation"),
+    *("evaluation", "checkpoints", "adapter", "merged", "reward_validation"),
     "samples",
 )
 """Files that a run writes beside its record."""

@@ -38,18 +38,6 @@ def test_free_markdown_stands_in_the_order_of_the_author():
     assert "\nAcme (2026), *Refiners*.\n" in card
 
 
-def test_secrets_in_the_authors_texts_do_not_reach_the_card(monkeypatch):
-    monkeypatch.setenv("ACME_API_KEY", "canary-1234")
-    record = example()
-    texts = {
-        "sections": {"Task": "Ask canary-1234"},
-        "contact": "canary-1234",
-        "citation": "canary-1234",
-    }
-    record["author"] |= texts
-    assert "canary" not in render_card(record)
-
-
 def reproduction(card):
     return card.split("\n## Reproduction\n")[1].split("\n## ")[0]
 

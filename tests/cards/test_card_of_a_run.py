@@ -40,10 +40,6 @@ def outline(card: str) -> list[str]:
     return re.findall(r"^(?:## .*|<summary>.*</summary>)$", card, re.MULTILINE)
 
 
-def test_the_shipped_example_is_what_a_run_wrote(tmp_path: Path) -> None:
-    redrawn(card_folder() / "example", tmp_path)
-
-
 @pytest.mark.slow
 def test_a_published_run(
     tiny_run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.cards.base_card import base_card
 from hf_rlhf.cards.folders import public_record, refresh_card, saved_weights
 from hf_rlhf.config.schema import PublishSpec
-from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged, write_record
+from hf_rlhf.storage.record import RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import ModelSection
 from hf_rlhf.training.model_record import licence_and_lineage
 from tests.cards.from_json import render_card
@@ -67,12 +66,6 @@ class TestOfTheFolder:
         assert "Some of the weights were trained" in card
         assert "all weights" not in card.lower()
 
-    def test_a_repository_to_which_nothing_was_pushed_yet_is_not_loaded_from(self):
-        record = example(saved=["adapter", "merged"]) | {"publish": {"repo_id": "acme/tiny"}}
-        assert '"acme/tiny"' not in section(render_card(record), "How to load")
-        record["publish"]["commit"] = "abc"
-        assert '"acme/tiny"' in section(render_card(record), "How to load")
-
     def test_weights_that_are_taken_away_are_told_of_no_more(self, tmp_path):
         for name in ("adapter", "merged"):
             (tmp_path / name).mkdir()
@@ -109,46 +102,7 @@ def test_the_reproduction_says_which_repository_a_path_is():
     assert "is the base model: on the Hub" not in render_card(on_it.to_json())
 
 
-def weights(folder: Path) -> Path:
-    """Write the smallest model that a card can be made of."""
-    import torch
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True)
-    save_file({"a": torch.zeros(3, 4), "b": torch.zeros(5)}, folder / "model.safetensors")
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 class TestOfABase:
-    def test_what_is_known_of_it(self, tmp_path):
-        folder = weights(tmp_path / "base")
-        model = ModelSection(base=str(folder), base_is_hub_id=False)
-        card = base_card(folder, model, "acme/base", endpoint="http://hub.example")
-        assert "# base\n" in card
-        assert "| Architecture | `LlamaForCausalLM` |" in card
-        assert "| Parameters | 17 |" in card
-        assert "pipeline_tag: text-generation" in card
-        assert 'AutoModelForCausalLM.from_pretrained("acme/base"' in card
-        assert str(tmp_path) not in card, "a folder of this machine"
-        assert "base_model" not in card.split("---")[1]
-
-    def test_the_merged_weights_of_a_run_have_that_runs_card(self, tmp_path):
-        folder = weights(tmp_path / "sft" / "merged")
-        assert run_of_merged(folder) is None
-        record = example(saved=["adapter", "merged"])
-        record["author"]["title"] = "Supervised"
-        write_record(RunRecord.from_json(record), tmp_path / "sft")
-        assert run_of_merged(folder) == (tmp_path / "sft").resolve()
-        card = base_card(
-            folder, ModelSection(base="sft/merged"), "acme/base", endpoint="http://hub"
-        )
-        assert "# Supervised\n" in card
-        (only,) = snippets(card)
-        assert '"acme/base"' in only, "the adapter is not pushed with it"
-        assert "![" not in card, "nor are the pictures"
-
     def test_a_run_on_the_weights_of_a_run_has_its_licence_and_lineage(self, tmp_path):
         record = example(license="mit", lineage=["package://p/tiny"], base_is_hub_id=False)
         record["author"]["license"] = None

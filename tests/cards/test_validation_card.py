@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.cards import monitor, plots
+from hf_rlhf.cards import plots
 from hf_rlhf.cards.facts import setup
 from hf_rlhf.cards.notes import known_notes
-from hf_rlhf.storage.monitor_schema import MonitorSection
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.record_schema import ValidationSection
 
@@ -76,8 +75,7 @@ def drawn(monkeypatch):
             yield axes
             drawn.extend(axes)
 
-    for module in (plots, monitor):
-        monkeypatch.setattr(module, "png_panels", spy)
+    monkeypatch.setattr(plots, "png_panels", spy)
     return drawn
 
 
@@ -96,10 +94,8 @@ def test_validation_is_drawn_beside_training(record, tmp_path, drawn):
     assert "total on validation rows" in [line.get_label() for line in drawn[0].lines]
 
 
-@pytest.mark.parametrize("count", [2, 4, 5])
-@pytest.mark.parametrize(
-    "picture", [plots.reward_curve, plots.training_curves, monitor.monitor_panels]
-)
+@pytest.mark.parametrize("count", [4, 5])
+@pytest.mark.parametrize("picture", [plots.reward_curve, plots.training_curves])
 def test_few_logged_points_are_markers_at_whole_steps(record, tmp_path, drawn, picture, count):
     steps = list(range(1, count + 1))
     values = [(1 + number, 7.5992 + number * 1e-5) for number in range(count)]
@@ -107,14 +103,6 @@ def test_few_logged_points_are_markers_at_whole_steps(record, tmp_path, drawn, p
     record.training.history = [
         {"step": step, "loss": value, "rewards/total/mean": value} for step, value in values
     ]
-    record.training.monitor = MonitorSection(
-        settings={"warmup": 1, "length_z": 3},
-        measurements=[
-            {"step": step, "signals": [], "length": None, "gold": None}
-            | {"trained": {"mean": value, "error": 0.1}}
-            for step, value in values
-        ],
-    )
     assert picture(record, tmp_path / "curve.png")
     for axes in drawn:
         lines = [line for line in axes.lines if list(line.get_xdata()) == steps]

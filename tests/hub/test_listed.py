@@ -16,12 +16,19 @@ local_hub = pytest.importorskip("hf_rlhf_local_hub")
 REPO, LIST = "demo/rows", "files.json"
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with local_hub.serve(tmp_path_factory.mktemp("hub")) as running:
+        yield running
+
+
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     forget_secrets(monkeypatch)
-    with local_hub.serve(tmp_path / "hub") as running:
-        use_hub(monkeypatch, running.url)
-        yield connect(kind="dataset")
+    use_hub(monkeypatch, server.url)
+    client = connect(kind="dataset")
+    yield client
+    client.api.delete_repo(REPO, repo_type="dataset", missing_ok=True)
 
 
 def push(hub: Hub, root: Path, *, overwrite: bool = False, **files: str) -> tuple[str, Any]:

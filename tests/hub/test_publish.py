@@ -312,25 +312,15 @@ def test_a_step_that_is_not_there_names_those_that_are(run: Path) -> None:
         publish(run, step=4)
 
 
-def test_a_run_without_weights(run: Path) -> None:
-    shutil.rmtree(run / "merged")
-    shutil.rmtree(run / "adapter")
-    with pytest.raises(PublishError, match=r"nothing to publish.*complete: 2, 4"):
-        publish(run)
-
-
 @pytest.mark.parametrize(
     ("fault", "fewest"),
     [
         (Fault("POST .*/commit/", 503, times=2), 3),
-        (Fault("POST .*/commit/", 500, times=2), 3),
-        (Fault("POST .*/commit/", 429, retry_after=1), 2),
         (Fault("POST .*/commit/", drop=True), 2),
         (Fault("POST .*/commit/", 504, after=True), 1),
-        (Fault("POST .*/commit/", drop=True, after=True), 1),
     ],
-    ids=["503x2", "500x2", "429", "drop", "lands-then-504", "lands-then-drop"],
-)  # fmt: skip
+    ids=["503x2", "drop", "lands-then-504"],
+)
 def test_commit_faults_end_in_exactly_one_commit(
     fault: Any, fewest: int, run: Path, hub: Any
 ) -> None:
@@ -343,24 +333,11 @@ def test_commit_faults_end_in_exactly_one_commit(
     assert tree(repo_of(run)) == SINGLE
 
 
-@pytest.mark.parametrize("status", [504, 400])
-def test_the_last_try_lands_unheard(
-    status: int, run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_try_lands_unheard(run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_RLHF_PATIENCE", "0")
-    hub.faults.add(Fault("POST .*/commit/", status, after=True))
+    hub.faults.add(Fault("POST .*/commit/", 400, after=True))
     assert publish(run).new_commits == 1
     assert tree(repo_of(run)) == SINGLE
-
-
-def test_a_lost_answer_to_a_commit_that_deletes(run: Path, hub: Any) -> None:
-    publish(run)
-    (run / "reward_curve.png").unlink()
-    hub.faults.add(Fault("POST .*/commit/", 504, after=True))
-    before = len(hub.faults.requests("POST .*/commit/"))
-    assert publish(run).new_commits == 1
-    assert len(hub.faults.requests("POST .*/commit/")) - before == 1
-    assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
 
 
 @pytest.mark.slow
@@ -417,89 +394,55 @@ def test_all_steps_do_not_go_to_one_revision(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "secret"),
+    ("path", "secret"),
     [
-        *((where, "variable") for where in ("card", "config.yaml", "picture", "safetensors")),
-        *(("tokenizer", secret) for secret in ("variable", "token in use", "foreign token")),
-        ("card", "token in use"),
+        ("merged/model.safetensors", "variable"),
+        ("reward_curve.png", "token in use"),
+        ("merged/tokenizer.json", "foreign token"),
     ],
 )
 def test_no_secret_leaves(
-    where: str, secret: str, run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+    path: str, secret: str, run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreign = "hf_" + "Z" * 34
-    canary = {"variable": "s3cr3t-judge-k3y", "token in use": TOKEN}.get(secret, foreign)
+    canary = {"variable": "s3cr3t-judge-k3y", "token in use": TOKEN}.get(secret, "hf_" + "Z" * 34)
     if secret == "variable":
         monkeypatch.setenv("JUDGE_API_KEY", canary)
-    path = {
-        **{"config.yaml": run / "config.yaml", "tokenizer": run / "merged" / "tokenizer.json"},
-        **{"picture": run / "reward_curve.png", "safetensors": run / "merged/model.safetensors"},
-    }.get(where)
-    if where == "card":
-        # The record is scrubbed when it is written, and the card when it is rendered.
-        record = json.loads((run / "run.json").read_text())
-        record["author"]["intended_use"] = f"with {canary}"
-        (run / "run.json").write_text(json.dumps(record))
-        publish(run)
-        assert (
-            canary.encode()
-            not in Path(api().hf_hub_download(repo_of(run), "README.md")).read_bytes()
-        )
-        assert (
-            canary.encode()
-            not in Path(api().hf_hub_download(repo_of(run), "run.json")).read_bytes()
-        )
-        return
-    assert path is not None
-    if where == "safetensors":
-        save_file(load_file(path), path, {"format": "pt", "note": canary})
+    file = run / path
+    if file.suffix == ".safetensors":
+        save_file(load_file(file), file, {"format": "pt", "note": canary})
     else:
-        path.write_bytes(path.read_bytes() + canary.encode())
+        file.write_bytes(file.read_bytes() + canary.encode())
     before = len(hub.faults.requests("POST|PUT"))
     with pytest.raises(PublishError) as caught:
         publish(run)
     message = str(caught.value)
-    assert path.name in message
+    assert file.name in message
     assert canary not in message
     assert ("JUDGE_API_KEY" in message) == (secret == "variable")
     assert len(hub.faults.requests("POST|PUT")) == before, "nothing was sent, no repository made"
 
 
-def test_samples_are_pushed_within_bounds(run: Path, tmp_path: Path) -> None:
+def test_card_and_record_are_scrubbed(run: Path) -> None:
+    record = json.loads((run / "run.json").read_text())
+    record["author"]["intended_use"] = f"with {TOKEN}"
+    (run / "run.json").write_text(json.dumps(record))
+    publish(run)
+    for name in ("README.md", "run.json"):
+        assert TOKEN not in text_of(repo_of(run), name)
+
+
+def test_samples_are_pushed_within_bounds(run: Path) -> None:
     samples = run / "samples"
     samples.mkdir()
-    sizes = {"before-1.wav": 44, "after-1.flac": 44, "pitch-1.png": 8, "long.wav": 2_000_001}
-    sizes |= {f"many-{number}.wav": 1_990_000 for number in range(6)} | {"clips.parquet": 4}
+    sizes = {"before-1.wav": 44, "pitch-1.png": 8, "long.wav": 2_000_001, "clips.parquet": 4}
     for name, size in sizes.items():
         (samples / name).write_bytes(b"RIFF".ljust(size, b"\0"))
     published = publish(run)
     pushed = {path for path in tree(repo_of(run)) if path.startswith("samples/")}
-    names = ("before-1.wav", "after-1.flac", "pitch-1.png", *(f"many-{n}.wav" for n in range(5)))
-    assert pushed == {f"samples/{name}" for name in names}
+    assert pushed == {"samples/before-1.wav", "samples/pitch-1.png"}
     reasons = {Path(path).name: why for path, why in published.left_out.items()}
     assert "above 2 MB" in reasons["long.wav"]
-    assert "more than 10 MB" in reasons["many-5.wav"]
     assert "never pushed" in reasons["clips.parquet"]
-    assert (pull(repo_of(run), tmp_path / "pulled") / "samples" / "before-1.wav").is_file()
-
-
-def test_a_card_on_a_branch_plays_and_loads_what_stands_there(run: Path) -> None:
-    (run / "samples").mkdir()
-    (run / "samples" / "before-1.wav").write_bytes(b"RIFF")
-    record = load_record(run)
-    record.training.report = {"Listen": [{"before": "samples/before-1.wav"}]}
-    write_record(record, run)
-    publish(run, revision="v1")
-    card = text_of(repo_of(run), "README.md", "v1")
-    assert f"/{repo_of(run)}/resolve/v1/samples/before-1.wav" in card
-    assert 'revision="v1"' in card
-
-
-def test_a_link_out_of_the_folder_is_refused(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "private.txt").write_text("private")
-    (run / "merged" / "vocab.txt").symlink_to(tmp_path / "private.txt")
-    with pytest.raises(PublishError, match="outside"):
-        publish(run)
 
 
 def test_a_pickle_under_an_allowed_name_is_refused(run: Path) -> None:
@@ -515,44 +458,18 @@ def local_base(run: Path, base: Path) -> None:
     change_record(run, change)
 
 
-def test_a_local_base_is_refused_with_the_cure(run: Path, base: Path) -> None:
-    local_base(run, base)
-    with pytest.raises(PublishError, match=r"--base_model.*--push_base"):
-        publish(run)
-
-
 def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
     local_base(run, base)
     wanted = f"{repo_of(run)}-base"
+    with pytest.raises(PublishError, match=r"--base_model.*--push_base"):
+        publish(run)
     with pytest.raises(PublishError, match="--push_base"):
         publish(run, base_model=wanted)
     publish(run, base_model=wanted, push_base=True)
     assert "model.safetensors" in tree(wanted)
     assert publish(run).new_commits == 0
-    pull(wanted, run.parent / "pulled")
-    card = text_of(wanted, "README.md")
-    assert "A base model of adapters and models that were trained with hf-rlhf." in card
-    assert str(base) not in card
     endpoint = api().endpoint
     assert f"[`{wanted}`]({endpoint}/{wanted})" in text_of(repo_of(run), "README.md")
-
-
-def test_a_run_pushed_as_the_base_of_another_is_then_published_whole(
-    run: Path, template: Path, tmp_path: Path
-) -> None:
-    first = tmp_path / "first"
-    shutil.copytree(template, first)
-    write_record(load_record(run).model_copy(update={"run_id": "first", "publish": None}), first)
-    local_base(run, first / "merged")
-    wanted = f"{repo_of(run)}-first"
-    publish(run, base_model=wanted, push_base=True)
-    pulled = pull(wanted, tmp_path / "pulled")
-    assert "adapter" not in {path.name for path in pulled.iterdir()}
-    # The run itself can replace what was pushed of it, and no other run can.
-    with pytest.raises(PublishError, match="was not pushed from here"):
-        publish(run, repo_id=wanted, base_model="demo/base")
-    assert publish(first, repo_id=wanted).new_commits == 1
-    assert "adapter/adapter_model.safetensors" in tree(wanted)
 
 
 def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(
@@ -565,15 +482,8 @@ def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(
     with pytest.raises(PublishError, match="--push_base") as caught:
         publish(run, base_model=wanted, push_base=True)
     hub.faults.clear()
-    assert main(["publish", *finish(caught)]) == 0
+    assert main(str(caught.value).splitlines()[-1].split()[1:]) == 0
     assert "model.safetensors" in tree(wanted)
-
-
-def finish(caught: Any) -> list[str]:
-    """Return the arguments of the command that an error names."""
-    words = str(caught.value).splitlines()[-1].split()
-    assert words[:2] == ["hf-rlhf", "publish"]
-    return words[2:]
 
 
 def test_a_base_that_is_not_there(run: Path) -> None:

@@ -16,7 +16,6 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import retries as retries_module
 from hf_rlhf.hub.commit import Overtaken, or_finish
 from hf_rlhf.hub.publishing import publish
-from hf_rlhf.hub.retries import UnexpectedAnswer
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
@@ -74,17 +73,13 @@ def unfinished(run: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "request_name", [pytest.param("listing", marks=pytest.mark.slow), "whoami"]
-)
 def test_an_answer_that_drips_is_given_up(
-    bench: ModuleType, hub: Any, run: Path, request_name: str, monkeypatch: pytest.MonkeyPatch
+    hub: Any, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte now and then keeps every timeout of the client's from passing."""
-    monkeypatch.setenv("HF_RLHF_PATIENCE", "0.5")
-    monkeypatch.setattr(retries_module, "LAST_TRY_S", 0.5)
-    match = bench.REQUESTS[request_name].format(repo=repo_of(run).removeprefix("demo/"))
-    hub.faults.add(Fault(match, status=None, drip=0.1, times=EVER))
+    monkeypatch.setenv("HF_RLHF_PATIENCE", "0")
+    monkeypatch.setattr(retries_module, "LAST_TRY_S", 0.2)
+    hub.faults.add(Fault("GET /api/whoami", status=None, drip=0.01, times=EVER))
     message = unfinished(run)
     assert "not finished within" in message
     assert "To finish:" in message
@@ -94,19 +89,13 @@ def test_an_answer_that_drips_is_given_up(
     ("request_name", "body"),
     [
         ("whoami", '{"name": null}'),
-        ("the base's description", "{}"),
-        ("description", '{"id": "demo/x", "sha": null}'),
         ("listing", '[{"type": "file", "path": 5, "size": 1, "oid": "0"}]'),
-        ("preupload", '{"files": [5]}'),
-        ("card check", "[]"),
-        ("commit", "[]"),
         ("LFS batch", '{"objects": [5]}'),
     ],
 )
 def test_json_that_is_no_answer_of_a_hub_ends_in_the_list_and_the_command(
     bench: ModuleType, hub: Any, run: Path, request_name: str, body: str
 ) -> None:
-    """It did end in a traceback, with status 1."""
     match = {**bench.REQUESTS, **bench.TRANSPORTS["lfs"]}[request_name]
     name = repo_of(run).removeprefix("demo/")
     hub.faults.add(Fault(match.format(repo=name), 200, body=body, times=EVER))
@@ -149,15 +138,12 @@ def test_who_was_overtaken_is_told_what_is_missing(hub: Any, run: Path) -> None:
     assert message.splitlines()[-1].strip().startswith("hf-rlhf publish")
 
 
-@pytest.mark.parametrize(
-    "error", [Overtaken("another commit"), UnexpectedAnswer("no name"), ConnectionError("lost")]
-)
-def test_what_fails_beside_a_run_ends_in_its_command_too(error: Exception) -> None:
+def test_what_fails_beside_a_run_ends_in_its_command_too() -> None:
     with (
         pytest.raises(PublishError, match=r"me/index is incomplete on http://h.*\n.*\n  again$"),
         or_finish(SimpleNamespace(endpoint="http://hub"), "me/index", "again"),  # type: ignore[arg-type]
     ):
-        raise error
+        raise Overtaken("another commit")
 
 
 @pytest.mark.slow
@@ -189,22 +175,19 @@ def test_a_killed_push_is_finished_by_the_same_command(bench: ModuleType, transp
 REASON = "tags must be texts"
 
 
-@pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize(
-    "answer",
+    ("status", "body"),
     [
-        {"body": json.dumps({"error": REASON})},
-        {"body": json.dumps({"error": ["no", REASON]})},
-        {"body": json.dumps({"errors": [{"message": REASON}]})},
-        {"body": f"<Error><Code>BadDigest</Code><Message>{REASON}</Message></Error>"},
+        (400, json.dumps({"errors": [{"message": REASON}]})),
+        (422, f"<Error><Code>BadDigest</Code><Message>{REASON}</Message></Error>"),
     ],
 )
 def test_a_refusal_keeps_its_reason(
-    bench: ModuleType, hub: Any, run: Path, status: int, answer: dict[str, Any]
+    bench: ModuleType, hub: Any, run: Path, status: int, body: str
 ) -> None:
     for match in (bench.TRANSPORTS["lfs"]["LFS upload"], COMMIT):
         hub.faults.clear()
-        hub.faults.add(Fault(match, status=status, times=EVER, **answer))
+        hub.faults.add(Fault(match, status=status, times=EVER, body=body))
         first = unfinished(run).splitlines()[0]
         assert REASON in first
         assert ":.:" not in first

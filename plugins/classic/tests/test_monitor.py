@@ -79,7 +79,6 @@ def test_a_planted_hack_is_stopped_goes_on_when_told_and_a_kill_changes_no_look(
     assert int(names[0].partition("-")[2]) <= record.training.monitor.clean_step
     card = (folder / "README.md").read_text()
     assert "The run was stopped there." in card
-    assert (folder / "monitor.png").stat().st_size > 10_000
 
     with pytest.raises(ConfigError, match=f"stopped this run at step {stopped}"):
         train(config=GRPO, output_dir=str(folder))
