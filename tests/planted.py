@@ -3,13 +3,12 @@
 import itertools
 import json
 import random
-from collections import Counter
 from dataclasses import dataclass, field
 
 from hf_rlhf.contracts import Judge, Loaded, Question, Verdict
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.data.sources import read_rows
-from hf_rlhf.errors import DataError, JudgeError
+from hf_rlhf.errors import DataError
 
 
 def words(completions):
@@ -27,14 +26,6 @@ class Good:
     """More words earn no more."""
 
     def __call__(self, prompts, completions, **_):
-        return [min(count, self.most) for count in words(completions)]
-
-
-@dataclass
-class GoodAsync(Good):
-    """The same, awaited."""
-
-    async def __call__(self, prompts, completions, **_):
         return [min(count, self.most) for count in words(completions)]
 
 
@@ -77,13 +68,6 @@ def closure(most=50.0):
     return reward
 
 
-class NoDataclass:
-    """Words."""
-
-    def __call__(self, prompts, completions, **_):
-        return words(completions)
-
-
 @dataclass
 class NoDocs:
     most: float = 1.0
@@ -106,14 +90,6 @@ class NotANumber:
 
     def __call__(self, prompts, completions, **_):
         return [n / n if n else float("nan") for n in words(completions)]
-
-
-@dataclass
-class WrongLength:
-    """Words of the answers that have any."""
-
-    def __call__(self, prompts, completions, **_):
-        return [count for count in words(completions) if count]
 
 
 @dataclass
@@ -146,18 +122,6 @@ class Dice:
 
     def __call__(self, prompts, completions, **_):
         return [random.random() for _ in completions]
-
-
-@dataclass
-class Counts:
-    """Falls with each call."""
-
-    calls: int = 0
-    """How often it was called."""
-
-    def __call__(self, prompts, completions, **_):
-        self.calls += 1
-        return [count / self.calls for count in words(completions)]
 
 
 @dataclass
@@ -203,27 +167,6 @@ class LosesItsState:
 
 
 @dataclass
-class Prints:
-    """Words, aloud."""
-
-    def __call__(self, prompts, completions, **_):
-        print("scoring")
-        return words(completions)
-
-
-@dataclass
-class SharesACache:
-    """Words, remembered on the class under the completion's place in the batch."""
-
-    seen = Counter()
-
-    def __call__(self, prompts, completions, **_):
-        for text in map(text_of, completions):
-            self.seen[text] += 1
-        return [float(self.seen[text_of(completion)]) for completion in completions]
-
-
-@dataclass
 class FailureIsZero:
     """What the judge says, and 0 where it fails."""
 
@@ -232,17 +175,6 @@ class FailureIsZero:
     async def __call__(self, prompts, completions, **_):
         asked = [Question("quality", text_of(c), "Is good.") for c in completions]
         return [verdict.score or 0.0 for verdict in await self.judge.judge(asked)]
-
-
-@dataclass
-class ErrorIsZero(GoodJudged):
-    """What the judge says, and 0 where it raises."""
-
-    async def __call__(self, prompts, completions, **columns):
-        try:
-            return await super().__call__(prompts, completions, **columns)
-        except JudgeError:
-            return [0.0 for _ in completions]
 
 
 @dataclass
@@ -309,14 +241,6 @@ class JudgeShuffles(GoodJudge):
 class JudgeOutOfRange(GoodJudge):
     def one(self, question):
         return Verdict(2.0)
-
-
-@dataclass
-class JudgeShowsItsKey(GoodJudge):
-    key: str = "sk-" + "planted" * 4
-
-    def describe(self):
-        return {"judge": "good", "headers": {"Authorization": self.key}}
 
 
 @dataclass

@@ -37,14 +37,6 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def scripted_judge() -> Callable[..., Any]:
-    """Return the class of a judge that answers by rule: `scripted_judge(lambda question: 1.0)`."""
-    from hf_rlhf.testing.judges import ScriptedJudge
-
-    return ScriptedJudge
-
-
-@pytest.fixture
 def minimal_run(offer: Callable[..., None], tiny_policy: Path, tmp_path: Path) -> dict[str, Any]:
     """Return a run file of two GRPO steps on a CPU; change it to try a component by name.
 

@@ -1,9 +1,7 @@
 """`check_reward`: detect faults that only GRPO, a restart or a second process would expose."""
 
-import contextlib
 import copy
 import inspect
-import io
 import pickle
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -152,30 +150,6 @@ def survives_pickling(case: RewardCase) -> None:
     )
 
 
-def keeps_quiet(case: RewardCase) -> None:
-    """It prints nothing: every process calls it in every step."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        case.score(case.instance())
-    if output.getvalue():
-        fail(
-            f"it prints {output.getvalue()[:60]!r}.",
-            "log with `log_metric(name, value)`, a parameter that TRL passes.",
-        )
-
-
-def shares_nothing_between_labels(case: RewardCase) -> None:
-    """Instances share nothing, so that a run may use two of them under two labels."""
-    alone = case.score(case.instance())
-    parts = tuple(Part(label, case.instance()) for label in ("first", "second"))
-    prompts, completions, columns = case.batch()
-    both = ComposedReward(parts).score(prompts, completions, **columns).parts
-    for label, values in both.items():
-        conditions = ("alone", f"labelled {label!r} beside another of its kind")
-        cure = "keep state in fields of the instance, not on the class or module."
-        case.require_equal(alone, values, conditions, cure)
-
-
 def judge_failures_are_none(case: RewardCase) -> None:
     """Where the judge fails, the score is None or an error; neither a low nor a high number."""
     if not (is_dataclass(case.instance()) and has_judge(case.instance())):
@@ -236,8 +210,6 @@ REWARD_CHECKS: tuple[Check, ...] = (
     ignores_the_batch,
     scores_empty_completions,
     survives_pickling,
-    keeps_quiet,
-    shares_nothing_between_labels,
     judge_failures_are_none,
     gaps_in_the_data_are_not_scored,
     light,

