@@ -13,16 +13,14 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import ModelError, first_line
-from hf_rlhf.models.adapter import CLASSIFIERS
+from hf_rlhf.models.adapter import CLASSIFIERS, read_config
 from hf_rlhf.models.fingerprint import check_base
-from hf_rlhf.models.loading import INNER, find_adapter
-from hf_rlhf.models.locate import check_exists, find_model, resolve_model_path
-from hf_rlhf.storage.pure_json import parse_json
+from hf_rlhf.models.loading import find_adapter
+from hf_rlhf.models.locate import check_exists, find_model, read_json, resolve_model_path
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 
 _KEYS = ("base", "adapter", "revision")
 _CONFIGS = ("config.json", "adapter_config.json", "generation_config.json")
-_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template.jinja")
 _WEIGHTS = (".safetensors", ".bin")
 
 
@@ -150,11 +148,8 @@ def find_saved(source: Any) -> SavedModel:
 
 
 def _from_mapping(source: Mapping[str, Any]) -> SavedModel:
-    if unknown := [str(key) for key in source if key not in _KEYS]:
-        raise ModelError(f"has no key {', '.join(unknown)}; its keys are {', '.join(_KEYS)}.")
-    for key, value in source.items():
-        if not isinstance(value, str):
-            raise ModelError(f"its {key} is {value!r}, expected text.")
+    if any(key not in _KEYS or not isinstance(text, str) for key, text in source.items()):
+        raise ModelError(f"is {dict(source)}; its keys are {', '.join(_KEYS)}, each with a text.")
     base, adapter, revision = (source.get(key) for key in _KEYS)
     if not base and not adapter:
         raise ModelError("names neither `base` nor `adapter`.")
@@ -209,7 +204,7 @@ def _training(record: RunRecord) -> dict[str, Any]:
 
 
 def _check_generates(config: Path, source: str) -> None:
-    classes = _json(config).get("architectures") or []
+    classes = read_json(config).get("architectures") or []
     if any("Classification" in name for name in classes):
         raise ModelError(
             f"{source} is a {classes[0]}, which generates no text. Use it as a reward instead, or "
@@ -222,17 +217,12 @@ def _adapter(source: str) -> Path:
     if Path(resolve_model_path(source)).is_dir():
         return find_adapter(source)
     repo, _, revision = source.partition("@")
-    return _hub_adapter(repo, revision or None)
+    return find_adapter(repo, revision or None)
 
 
 def _adapted(source: str, adapter: Path, base: str | None, revision: str | None) -> SavedModel:
     """Combine an adapter with `base`, or with the base in its configuration."""
-    config = _json(adapter / "adapter_config.json")
-    for key in ("base_model_name_or_path", "task_type", "revision"):
-        if not isinstance(config.get(key), str | None):
-            raise ModelError(
-                f"{adapter / 'adapter_config.json'}: {key} is {config[key]!r}; expected a text."
-            )
+    config = read_config(adapter)
     name = base or config.get("base_model_name_or_path")
     if not name:
         raise ModelError(
@@ -254,7 +244,7 @@ def _on_hub(source: str, model: str, revision: str | None) -> SavedModel:
         config = _hub_config(model, revision)
     except (OSError, ValueError, EntryNotFoundError) as error:
         try:
-            adapter = _hub_adapter(model, revision)
+            adapter = find_adapter(model, revision)
         except ModelError:
             raise ModelError(
                 f"{model!r} is no folder here ({Path.cwd()}), and from the Hub it does not load: "
@@ -264,17 +254,6 @@ def _on_hub(source: str, model: str, revision: str | None) -> SavedModel:
         return _adapted(source, adapter, None, None)
     _check_generates(config, source)
     return SavedModel(source, model, revision=revision)
-
-
-def _hub_adapter(repo: str, revision: str | None) -> Path:
-    """Return the folder of an adapter on the Hub, with its tokenizer."""
-    from huggingface_hub import snapshot_download
-
-    folder = find_adapter(repo, revision)
-    prefix = f"{folder.name}/" if folder.name == INNER else ""
-    patterns = [prefix + pattern for pattern in _TOKENIZER]
-    snapshot_download(repo, revision=revision, allow_patterns=patterns)
-    return folder
 
 
 def _hub_config(repo: str, revision: str | None) -> Path:
@@ -295,16 +274,6 @@ def _identity(model: str, revision: str | None) -> str:
             with path.open("rb") as file:
                 hashed.update(hashlib.file_digest(file, "sha256").digest())
     return f"sha256:{hashed.hexdigest()}"
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} holds {content!r:.60}; expected keys and values.")
-    return content
 
 
 def _load(saved: SavedModel, kwargs: Mapping[str, Any]) -> Any:

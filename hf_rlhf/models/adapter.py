@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ModelError
+from hf_rlhf.models.locate import read_json
 from hf_rlhf.models.safetensors import Stored, read_header
-from hf_rlhf.storage.pure_json import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +50,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("rank_pattern", "alpha_pattern"), (dict,)),
     **dict.fromkeys(("target_modules", "exclude_modules", "layers_pattern"), (str, list)),
     "modules_to_save": (list,),
+    **dict.fromkeys(("base_model_name_or_path", "task_type", "revision"), (str,)),
 }
 # These initialisations keep the base weights; PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA and MiCA move
 # part of them into the adapter.
@@ -263,14 +264,9 @@ def _empty(file: Path, key: str, stored: Stored) -> str:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return an adapter's configuration. Raises ModelError for a file that peft did not write."""
     path = folder / CONFIG
-    try:
-        config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{folder} is not an adapter: it has no {CONFIG}.") from None
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{path} holds {type(config).__name__}, not a mapping. Copy it again.")
+    if not path.exists():
+        raise ModelError(f"{folder} is not an adapter: it has no {CONFIG}.")
+    config = read_json(path)
     for key, kinds in _KINDS.items():
         if not isinstance(value := config.get(key), (*kinds, type(None))):
             expected = " or ".join(kind.__name__ for kind in kinds)

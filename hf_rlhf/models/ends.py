@@ -5,13 +5,13 @@ stop at the tokenizer's. So every saved model lists the tokenizer's end token in
 config.
 """
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import model_config
+from hf_rlhf.models.locate import read_json
 from hf_rlhf.storage.files import atomic_write_json
 
 if TYPE_CHECKING:
@@ -169,4 +169,4 @@ def _token_id(folder: Path, token: str | None) -> int | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return read_json(path) if path.exists() else {}

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf.models.locate import download, resolve_model_path
+from hf_rlhf.models.locate import download, read_json, resolve_model_path
 from hf_rlhf.models.safetensors import INDEX, SINGLE, Stored, open_checkpoint
 from hf_rlhf.storage.files import atomic_write_json
-from hf_rlhf.storage.pure_json import parse_json
 
 IDENTITY = "base_identity.json"
 SCHEMA = 1
@@ -51,10 +50,7 @@ def identify(base: str | Path, *, name: str | None = None, revision: str | None 
     file = folder / "config.json" if folder is not None else None
     if file is None or not (is_local or file.exists()):
         file = download(str(base), revision, ["config.json"], "the model") / "config.json"
-    try:
-        config: dict[str, Any] = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file} cannot be read as a model's configuration: {error}") from error
+    config = read_json(file)
     return {
         "schema": SCHEMA,
         "base": name or str(base),
@@ -72,15 +68,7 @@ def write_identity(adapter: Path, identity: Mapping[str, Any]) -> None:
 def read_identity(adapter: Path) -> dict[str, Any] | None:
     """Return an adapter's identity file, or None. Raises ModelError for a damaged file."""
     path = adapter / IDENTITY
-    try:
-        document = parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}). Copy the adapter again.") from error
-    if not isinstance(document, dict):
-        raise ModelError(f"{path} is not a mapping. Copy the adapter again.")
-    return document
+    return read_json(path) if path.exists() else None
 
 
 def check_base(

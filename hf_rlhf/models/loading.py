@@ -33,7 +33,8 @@ PEFT_TASKS = {
 """Task -> `lora_task_type`. The other tasks of peft are not checked."""
 _LM_HEADS = frozenset({"lm_head", "embed_out"})
 """Output layers of language models, which a model with a score head does not have."""
-_FILES = (CONFIG, WEIGHTS, IDENTITY)
+_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template.jinja")
+_FILES = (CONFIG, WEIGHTS, IDENTITY, *_TOKENIZER)
 
 
 def policy_arguments(run: "Run") -> dict[str, Any]:

@@ -6,21 +6,16 @@ a minute per file. So a name is checked once before loading.
 
 import json
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_rlhf.config import registry
 from hf_rlhf.config.packages import package_and_path, package_folder
-from hf_rlhf.config.run_file import default_folder
-from hf_rlhf.config.run_files import read_shipped, run_files
-from hf_rlhf.errors import HfRlhfError, ModelError, did_you_mean, first_line, suggest
+from hf_rlhf.errors import ModelError, did_you_mean, first_line
+from hf_rlhf.storage.pure_json import parse_json
 
 Kind = Literal["model", "dataset"]
-_PAUSE_S = 1.0
-_LISTED = 6
 
 
 def find_model(name: str) -> str:
@@ -62,6 +57,17 @@ def resolve_model_path(name: str) -> str:
         hint = did_you_mean(inner, beside)
         raise ModelError(f"package {package!r} has no folder {inner!r}{hint}.")
     return str(folder)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file. Raises ModelError for any other file."""
+    try:
+        content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}. Copy it again.") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} holds {type(content).__name__}, not a mapping. Copy it again.")
+    return content
 
 
 def download(
@@ -172,29 +178,9 @@ def _template(name: str) -> str:
 
 
 def check_exists(name: str) -> None:
-    """Raise ModelError for a model or adapter that is not local, unless the Hub may have it.
-
-    For the output folder of a shipped run file, the message has the command.
-    """
-    for point in registry.offered("trainers"):
-        for run, folder in _shipped_folders(point.name):
-            if folder in (Path(name), *Path(name).parents) and not folder.exists():
-                raise ModelError(
-                    f"there is no folder {name!r} here ({Path.cwd()}). `accelerate launch -m "
-                    f"hf_rlhf.train --plugin {point.name} --run {run}` makes it."
-                )
+    """Raise ModelError for a model or adapter that is not local, unless the Hub may have it."""
     if reason := absence_reason(name):
         raise ModelError(reason)
-
-
-def _shipped_folders(trainer: str) -> Iterator[tuple[str, Path]]:
-    """Yield the shipped run files of a trainer with their output folders."""
-    try:
-        for run, path in run_files(trainer).items():
-            folder = read_shipped(path).values.get("output_dir")
-            yield run, Path(folder) if folder else default_folder(trainer, run)
-    except (HfRlhfError, ValueError):  # ValueError: for a module created in memory
-        return  # a broken package has no run files
 
 
 def absence_reason(name: str, kind: Kind = "model") -> str | None:
@@ -207,14 +193,13 @@ def absence_reason(name: str, kind: Kind = "model") -> str | None:
     if os.path.isfile(name):
         return f"{name!r} is a file. A {kind} is a folder, or on the Hub."
     local = "folder" if kind == "model" else "file or folder"
-    text, hint = f"there is no {local} {name!r} here ({Path.cwd()})", _hint(name)
+    text, hint = f"there is no {local} {name!r} here ({Path.cwd()})", _hint(Path(name))
     if not is_hub_id(name):
-        return f"{text}.{hint}"
+        return f"{text}{hint}."
     if _in_cache(name, kind):
         return None
-    # A name within an existing folder is probably a path.
-    reason = _ask_hub(name, kind, tries=1 if os.path.isdir(os.path.dirname(name) or "?") else 2)
-    return reason and f"{text}, and {reason}.{hint}"
+    reason = _ask_hub(name, kind)
+    return reason and f"{text}, and {reason}{hint}."
 
 
 def is_hub_id(text: Any) -> bool:
@@ -237,7 +222,7 @@ def _in_cache(name: str, kind: Kind) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _ask_hub(name: str, kind: Kind, tries: int) -> str | None:
+def _ask_hub(name: str, kind: Kind) -> str | None:
     """Request a common file; return the problem if the repository does not exist."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
@@ -247,43 +232,23 @@ def _ask_hub(name: str, kind: Kind, tries: int) -> str | None:
     )
 
     url = hf_hub_url(name, ".gitattributes", repo_type=kind)
-    for remaining in reversed(range(tries)):
-        try:
-            get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-        except GatedRepoError:
-            return None
-        except RepositoryNotFoundError:
-            return (
-                f"{constants.ENDPOINT} has no {kind} of that name, or none that may be seen "
-                "without a token (HF_TOKEN)"
-            )
-        except (HTTPError, OSError) as error:
-            if getattr(error, "response", None) is not None:
-                return None
-            if constants.HF_HUB_OFFLINE:
-                return "the Hub is not called, as HF_HUB_OFFLINE says"
-            if not remaining:
-                return f"{constants.ENDPOINT} does not answer ({error or type(error).__name__})"
-            time.sleep(_PAUSE_S)
-        else:
-            break
+    try:
+        get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except GatedRepoError:
+        return None
+    except RepositoryNotFoundError:
+        return (
+            f"{constants.ENDPOINT} has no {kind} of that name, or none that may be seen "
+            "without a token (HF_TOKEN)"
+        )
+    except (HTTPError, OSError) as error:
+        if getattr(error, "response", None) is None:
+            return f"{constants.ENDPOINT} does not answer ({error or type(error).__name__})"
     return None
 
 
-def _hint(name: str) -> str:
-    """Return similar local names: the nearest, or a few in its folder."""
-    path = Path(name)
-    ancestors = (folder for folder in reversed((path, *path.parents)) if not folder.exists())
-    missing = next(ancestors, path)
-    try:
-        beside = sorted(path.name for path in missing.parent.iterdir() if path.name[0] != ".")
-    except OSError:
-        return ""
-    if close := suggest(missing.name, beside):
-        nearest = missing.with_name(close)
-        full = nearest / path.relative_to(missing)
-        return f" Did you mean {str(full if full.exists() else nearest)!r}?"
-    if missing.parent == missing.parent.parent or not beside:  # not usable here, or for the root
-        return ""
-    more = ", ..." if len(beside) > _LISTED else ""
-    return f" {missing.parent} has {', '.join(beside[:_LISTED])}{more}."
+def _hint(path: Path) -> str:
+    """Return the nearest name in the deepest folder of a path that exists."""
+    while not path.parent.is_dir():
+        path = path.parent
+    return did_you_mean(path.name, [each.name for each in path.parent.iterdir()])

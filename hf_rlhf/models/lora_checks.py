@@ -119,32 +119,18 @@ def _disagreements(run: "Run", config: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the LoRA settings that differ from the continued adapter's."""
     for setting, key in _SETTINGS.items():
         value, saved = run.spec.settings.get(setting), config.get(key)
-        if value is None or _plain(value) in (_plain(saved), "all-linear"):
-            continue
-        if key == "target_modules" and _modules(run, value) == _modules(run, saved):
-            continue
-        yield Problem(
-            setting,
-            f"is {value!r}, and the adapter that is continued has {saved!r}.",
-            "Leave it out, or write the adapter's own value, which it keeps.",
-        )
-
-
-def _modules(run: "Run", names: Any) -> set[str]:
-    """Return the base's modules that a LoRA on `names` (full names or suffixes) changes."""
-    listed = [names] if isinstance(names, str) else [str(name) for name in names or ()]
-    try:
-        modules = [name for name, _ in skeleton(run).named_modules()]
-    except ValueError:
-        return set(listed)  # a kind of model that only its trainer can build
-    return {module for module in modules if is_target(module, listed)}
+        if value is not None and _plain(value) not in (_plain(saved), ["all-linear"]):
+            yield Problem(
+                setting,
+                f"is {value!r}, and the adapter that is continued has {saved!r}.",
+                "Leave it out, or write the adapter's own value, which it keeps.",
+            )
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting in canonical form: modules sorted, a one-item list as its item."""
-    if isinstance(value, (list, tuple)):
-        return value[0] if len(value) == 1 else sorted(value)
-    return value or None
+    """Return a setting in canonical form: names as a sorted list."""
+    names = [value] if isinstance(value, str) else value
+    return sorted(names) if isinstance(names, (list, tuple)) else value or None
 
 
 def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:

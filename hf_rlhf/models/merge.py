@@ -21,7 +21,7 @@ from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models.adapter import CLASSIFIERS, LoraAdapter, check_head, read_adapter
 from hf_rlhf.models.ends import list_end
-from hf_rlhf.models.locate import download
+from hf_rlhf.models.locate import download, read_json
 from hf_rlhf.models.safetensors import INDEX, Computed, Stored, open_checkpoint, write_checkpoint
 from hf_rlhf.storage.files import atomic_dir
 
@@ -292,7 +292,7 @@ def _copy(path: Path, root: Path, folder: Path) -> None:
 
 
 def _write_config(source: Path, folder: Path, plan: _Plan) -> None:
-    config: dict[str, Any] = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config = read_json(source / "config.json")
     if plan.classifier is not None:
         _describe_classifier(config, plan.classifier, folder)
     for section in (config, *(each for each in config.values() if isinstance(each, dict))):

@@ -101,7 +101,10 @@ def open_checkpoint(folder: Path) -> dict[str, Stored]:
     if not index.exists():
         if (folder / SINGLE).exists():
             return read_header(folder / SINGLE)
-        raise ModelError(_no_weights(folder))
+        raise ModelError(
+            f"{folder} has neither {SINGLE} nor {INDEX}. Convert other weights once, where you "
+            "trust them: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR)."
+        )
     try:
         weight_map = dict[str, str](parse_json(index.read_text(encoding="utf-8"))["weight_map"])
     except (ValueError, LookupError, TypeError) as error:
@@ -124,17 +127,6 @@ def open_checkpoint(folder: Path) -> dict[str, Stored]:
     return {key: result[key] for key in weight_map}
 
 
-def _no_weights(folder: Path) -> str:
-    pickled = sorted(path.name for path in folder.glob("*.bin"))
-    if not pickled:
-        return f"{folder} has neither {SINGLE} nor {INDEX}, so there are no weights to merge into."
-    return (
-        f"{folder} has its weights only as a pickle ({pickled[0]}), which can run code when it is "
-        "read. Convert it once, where you trust it: AutoModelForCausalLM.from_pretrained(DIR)"
-        ".save_pretrained(NEW_DIR), and use NEW_DIR (or a revision that has safetensors)."
-    )
-
-
 def write_checkpoint(
     folder: Path, tensors: Mapping[str, Stored | Computed], max_shard_size: int | str = "5GB"
 ) -> None:
@@ -145,15 +137,12 @@ def write_checkpoint(
     """
     from huggingface_hub import split_state_dict_into_shards_factory
 
-    try:
-        split = split_state_dict_into_shards_factory(
-            dict(tensors),
-            get_storage_size=lambda tensor: tensor.nbytes,
-            filename_pattern="model{suffix}.safetensors",
-            max_shard_size=max_shard_size,
-        )
-    except ValueError as error:
-        raise ModelError(f"max_shard_size is {max_shard_size!r}: {error}") from error
+    split = split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=max_shard_size,
+    )
     for name, keys in split.filename_to_tensors.items():
         _write_file(folder / name, {key: tensors[key] for key in keys})
     if split.is_sharded:

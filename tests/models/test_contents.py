@@ -36,10 +36,7 @@ VALUES = {
 @pytest.mark.parametrize(
     ("file", "keys"),
     [
-        *(
-            (f"model/{name}", {"base_name_or_path", "rewards.0.models.0"})
-            for name in ("config.json", "tokenizer.json", "chat_template.jinja")
-        ),
+        ("model/tokenizer.json", {"base_name_or_path", "rewards.0.models.0"}),
         ("model/model.safetensors", {"base_name_or_path", "rewards.0.models.0"}),
         ("model/README.md", set()),
         ("prompt.txt", {"judges.j.prompt"}),
@@ -111,8 +108,6 @@ def test_of_models_on_the_hub_it_is_the_commit(tmp_path, monkeypatch):
     assert commits(values, ask=True) == expected  # what is in the cache is what is loaded
 
 
-@pytest.mark.parametrize(
-    "text", ["---", "./new", "../new", "a--b", "..", ".", "-", "x.git", "a" * 97]
-)
+@pytest.mark.parametrize("text", ["---", "./new", "a--b", "x.git", "a" * 97])
 def test_a_text_that_names_no_repository_has_no_commit(text):
     assert commits({"rewards": [{"separator": text}]}, ask=True) == {}

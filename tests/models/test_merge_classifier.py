@@ -57,8 +57,8 @@ def scores(model: torch.nn.Module, folder: Path) -> torch.Tensor:
         return model.eval()(**tokenizer(TEXTS, return_tensors="pt", padding=True)).logits
 
 
-@pytest.mark.parametrize("labels", [1, 3])
-def test_it_equals_peft(base: Path, tmp_path: Path, labels: int) -> None:
+def test_it_equals_peft(base: Path, tmp_path: Path) -> None:
+    labels = 1 if base.name == "gpt2" else 3
     adapted(base, tmp_path / "adapter", labels)
     merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
     loaded, info = AutoModelForSequenceClassification.from_pretrained(
@@ -121,18 +121,3 @@ def test_without_its_head_it_is_neither_merged_nor_published(base: Path, tmp_pat
     with pytest.raises(ModelError, match=r"without its head"):
         check_adapter(tmp_path / "adapter")
     assert not (tmp_path / "merged").exists()
-
-
-def test_without_a_pad_token_it_could_not_find_the_end_of_a_text(
-    base: Path, tmp_path: Path
-) -> None:
-    adapted(base, tmp_path / "adapter")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "adapter")
-    tokenizer.pad_token = None
-    tokenizer.save_pretrained(tmp_path / "adapter")
-    bare = tmp_path / "bare"
-    model = AutoModelForCausalLM.from_pretrained(base)
-    model.config.pad_token_id = None
-    model.save_pretrained(bare)
-    with pytest.raises(ModelError, match="no pad token, by which a classifier finds the last"):
-        merge_adapter(bare, tmp_path / "adapter", tmp_path / "merged")

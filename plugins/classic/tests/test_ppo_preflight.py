@@ -10,32 +10,13 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import ConfigError, ModelError
-from hf_rlhf.models.loading import find_adapter
-from hf_rlhf.models.locate import find_model
+from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
-from hf_rlhf_classic.scoring import RewardModel
 
 LORA = {"use_peft": True, "lora_r": 2, "lora_target_modules": ["q_proj"]}
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 500}
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("runs/reward-tiny-adapter/adapter", "--plugin reward --run tiny_adapter"),
-        ("runs/sft-gpt2_hh/merged", "--plugin sft --run gpt2_hh"),
-    ],
-)
-def test_what_a_shipped_run_file_makes_is_named_with_its_command(
-    tmp_path, monkeypatch, name, command
-):
-    monkeypatch.chdir(tmp_path)
-    for find in (find_model, find_adapter, RewardModel):
-        with pytest.raises(ModelError, match=f"hf_rlhf.train {command}` makes it"):
-            find(name)
 
 
 @pytest.fixture(scope="module")
