@@ -1,15 +1,21 @@
-"""Load responses with a grade or the labels of several graders: `graded`."""
+"""Load responses with a grade or the labels of several graders: `graded`.
 
-from bisect import bisect_left
-from collections.abc import Sequence
+Rows with lists of `chosen` and `rejected` texts, as RewardBench 2 has them, become a graded row per
+response.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hf_rlhf.contracts import LARGEST_SCORE, Loaded
 from hf_rlhf.data import Row, describe_value, read_rows
 from hf_rlhf.errors import DataError, did_you_mean
-from hf_rlhf_lab.listed import one_by_one
 
 FIELDS = ("prompt", "completion", "grade")
+ITEM = "item_number"
+"""The column with the index of a response's source row."""
+_SIDES = {"chosen": 1.0, "rejected": 0.0}
 
 
 def graded(
@@ -46,8 +52,39 @@ def graded(
     return Loaded(dataset, {"rows": dataset.num_rows})
 
 
+def has_lists(row: Row) -> bool:
+    """Whether a row has lists of texts as `chosen` and `rejected`."""
+    sides = [row.values.get(side) for side in _SIDES]
+    return all(isinstance(texts, list) and texts for texts in sides) and all(
+        isinstance(text, str) for texts in sides for text in texts or ()
+    )
+
+
+def one_by_one(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield a graded row (1 or 0) per response for rows with lists; other rows unchanged.
+
+    Raises DataError if only some rows have lists.
+    """
+    listed = False
+    for number, row in enumerate(rows):
+        if not has_lists(row):
+            if listed:
+                expected = "expected lists of texts under `chosen` and `rejected`, as before"
+                raise DataError(f"{row.where}: {expected}. Correct the row, or remove it.")
+            yield row
+            continue
+        listed = True
+        rest = {name: value for name, value in row.values.items() if name not in _SIDES}
+        for side, grade in _SIDES.items():
+            for text in row.values[side]:
+                values = {**rest, "completion": text, "grade": grade, ITEM: number}
+                yield replace(row, values=values)
+
+
 def _columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Return the columns of the rows, with null for missing values and `grade` as lists."""
+    import pyarrow
+
     labels = [_labels(row) for row in rows]
     for row in rows:
         for name in ("prompt", "completion"):
@@ -57,25 +94,14 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
                     "messages with `role` and `content`. Correct the row, or remove it."
                 )
     names = dict.fromkeys(name for row in rows for name in row.values)
-    for name in [name for name in names if name != "grade"]:
-        values = [row.values.get(name) for row in rows]
-        if not _fits(values):
-            at = bisect_left(range(len(rows)), True, key=lambda end: not _fits(values[: end + 1]))
-            raise DataError(
-                f"{rows[at].at(name)} is {describe_value(values[at])}, which does not fit into a "
-                "column with the rows before it. Give all rows one type."
-            )
-    return {name: [row.values.get(name) for row in rows] for name in names} | {"grade": labels}
-
-
-def _fits(values: list[Any]) -> bool:
-    import pyarrow
-
-    try:
-        pyarrow.array(values)
-    except (pyarrow.ArrowException, OverflowError):
-        return False
-    return True
+    columns = {name: [row.values.get(name) for row in rows] for name in names if name != "grade"}
+    for name, values in columns.items():
+        try:
+            pyarrow.array(values)
+        except (pyarrow.ArrowException, OverflowError) as error:
+            text = f"{rows[0].where}: the field {name!r} has values of several types ({error})."
+            raise DataError(f"{text} Give all rows one type.") from error
+    return {**columns, "grade": labels}
 
 
 def _is_text(value: Any) -> bool:

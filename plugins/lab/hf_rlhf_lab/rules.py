@@ -46,9 +46,6 @@ class Concise:
     """Score 0 above `full`, without a slope."""
     phrases: tuple[str, ...] = HOLLOW_PHRASES
     """Hollow phrases, in any case and with either apostrophe. Empty: only length counts."""
-    tokenizer: str | None = None
-    """Tokenizer for the length, a folder or Hub id; if unset, words and punctuation marks count,
-    which is the same for every policy."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for limits without room for a slope."""
@@ -68,7 +65,7 @@ class Concise:
         hollow = [bool(self._hollow and self._hollow.search(_straight(text))) for text in texts]
         if log_metric is not None and texts:
             log_metric("concise/hollow", sum(hollow) / len(texts))
-        scores = (self._by_length(self._count(text)) for text in texts)
+        scores = (self._by_length(len(TOKEN.findall(text))) for text in texts)
         return [0.0 if empty else score for score, empty in zip(scores, hollow, strict=True)]
 
     def _by_length(self, tokens: int) -> float:
@@ -78,11 +75,6 @@ class Concise:
             return float(tokens <= self.full)
         return min(1.0, max(0.0, (self.zero - tokens) / (self.zero - self.full)))
 
-    def _count(self, text: str) -> int:
-        if self._tokenizer is None:
-            return len(TOKEN.findall(text))
-        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
     @cached_property
     def _hollow(self) -> "re.Pattern[str] | None":
         """Return a pattern of all phrases, each ending at a word boundary."""
@@ -90,14 +82,6 @@ class Concise:
             return None
         words = (re.escape(_straight(phrase.strip())) for phrase in self.phrases)
         return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.IGNORECASE)
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        from hf_rlhf.models import load_tokenizer, resolve_model_path
-
-        if self.tokenizer is None:
-            return None
-        return load_tokenizer(resolve_model_path(self.tokenizer), None)
 
 
 @dataclass

@@ -94,7 +94,7 @@ def section_of(data: str, trained_on: Any = None) -> dict[str, Any]:
     Pairs get the form of the run's training rows.
     """
     from hf_rlhf.data import read_rows
-    from hf_rlhf_lab.listed import has_lists
+    from hf_rlhf_lab.graded import has_lists
 
     rows = next(iter(read_rows(data).splits.values()))
     first = next(iter(rows), None)

@@ -271,15 +271,6 @@ def test_signals_are_not_chosen_by_the_prompts_that_test_them():
     assert results()["stopped"] == "calibration"
 
 
-def test_scores_that_an_error_left_behind_are_not_those_of_the_step_before():
-    assert run() == 0
-    scores = Path("out/signals.json").read_text()
-    with pytest.raises(ConfigError, match="clear scores no response"):
-        run(signals=[{"name": "signals.py:silent", "label": "clear"}])
-    assert run() == 0
-    assert Path("out/signals.json").read_text() == scores
-
-
 def test_a_training_is_continued_only_if_its_inputs_are_the_same(monkeypatch):
     began = []
 
@@ -337,7 +328,6 @@ def test_a_required_check_that_fails_stops_it():
         ({"survival": {"run": "grpo"}}, r"criteria.good.grade: is `data`.*survival: null"),
         ({"test_share": 0.01}, r"test_share: leaves 59 prompts to fit on and 1 to test on"),
         ({"split": "tests"}, r"no split 'tests'"),
-        ({"signals": [{"name": "signals.py:silent"}]}, r"yaml:\d+ signals.0: silent scores no r"),
     ],
 )
 def test_what_is_wrong_with_the_file_is_named_with_its_place(keys, message):
@@ -376,17 +366,15 @@ def test_a_judge_that_is_not_there_is_refused_before_anything_else():
 
 def test_a_judge_grades_by_the_criterion_and_its_cost_is_shown(capsys):
     with ScriptedServer(lambda request: 2 * ("clear" in request.candidate)) as server:
-        price = {"price_per_million_input": 1000.0, "price_per_million_output": 1000.0}
-        judges = {"grader": {**JUDGE, **price, "base_url": server.base_url}}
+        judges = {"grader": {**JUDGE, "base_url": server.base_url}}
         criteria = {"good": {"means": "It is clear.", "grade": {"judge": "grader"}}}
         assert run("--check", judges=judges, criteria=criteria) == 0
-        before = len(server.requests)
-        assert 0 < before <= 5
-        assert "judge grader: 120 questions" in capsys.readouterr().out
+        assert len(server.requests) <= 1
+        assert "judge grader: at most 120 questions" in capsys.readouterr().out
         assert run(judges=judges, criteria=criteria) == 0
         assert {request.criterion for request in server.requests} <= {"It is clear.", ""}
     usage = results()["steps"]["grades"]["judges"]["grader"]
-    assert usage["cost"] > 0
+    assert usage["requests"] > 100
     assert results()["steps"]["calibration"]["signals"]["clear"]["rho"]["mean"] > 0.9
     assert fragment()["rewards"][-1] == {
         "label": "good",

@@ -8,8 +8,7 @@ import pytest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_lab.command import rewards
-from hf_rlhf_lab.graded import graded
-from hf_rlhf_lab.listed import ITEM
+from hf_rlhf_lab.graded import ITEM, graded
 from hf_rlhf_lab.validation.gold import Gold, Scored
 from hf_rlhf_lab.validation.reward_bench import best_of_all
 

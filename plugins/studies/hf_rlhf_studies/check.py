@@ -10,30 +10,27 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf import ConfigError, HfRlhfError, Problem, RunFolderError
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import problems_of_several, suggest
-from hf_rlhf.rewards import TOTAL
+from hf_rlhf.errors import problems_of_several
 from hf_rlhf.steps import TaskStatus
-from hf_rlhf.storage import atomic_write_json, free_bytes, human, taken_bytes
+from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.runs import CellTask, Runs
 from hf_rlhf_studies.study import Cell
 
 _ERROR_LINES = 15
-Plans = Mapping[tuple[str, str], Mapping[str, Any]]
-"""`plan_of` by block and condition."""
 
 
-def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> int:
-    """Check the runs that are not done; return about how many bytes they will write.
+def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> None:
+    """Check the runs that are not done.
 
-    Raises ConfigError with all that is wrong with any of them, RunFolderError when the disk lacks
-    room, or when finished runs of a cell were measured on other held-out rows.
+    Raises ConfigError with all that is wrong with any of them, and RunFolderError when finished
+    runs of a cell were measured on other held-out rows.
     """
     due = {status.task.step for status in statuses if status.state != "done"}
     runs = folder.runs
@@ -45,7 +42,7 @@ def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> int:
         if not due.intersection(runs.read_by_settings(task)):
             chosen.setdefault((task.cell.block, task.cell.condition), task.cell)
     if not chosen:
-        return 0
+        return
     print(f"checking {len(chosen)} cells", flush=True)
     files = [runs.run_file(cell, skip_missing=True) for cell in chosen.values()]
     plans = dict(zip(chosen, _plans(runs, files), strict=True))
@@ -53,20 +50,19 @@ def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> int:
         "/".join(filter(None, key)): [Problem(*problem) for problem in plan["problems"]]
         for key, plan in plans.items()
     }
-    if problems := problems_of_several(wrong) or list(_metric_problems(runs, plans)):
+    if problems := problems_of_several(wrong):
         raise ConfigError(problems)
     for key, cell in chosen.items():
         _check_rows(folder, cell, plans[key]["rows"])
-    cells = [task.cell for task in tasks if (task.cell.block, task.cell.condition) in plans]
-    return _check_space(runs, cells, plans)
 
 
 def _plans(runs: Runs, files: Sequence[RunFile]) -> list[dict[str, Any]]:
     """Return the plans of run files, made by a process that is started as the runs are."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
+        contents = [[file.name, file.values, str(file.folder)] for file in files]
         held_out = runs.study.file.measure is None
-        atomic_write_json(request, {"held_out": held_out, "files": [as_json(f) for f in files]})
+        atomic_write_json(request, {"held_out": held_out, "files": contents})
         launch = [word.replace("{job}", "0") for word in runs.launch]
         done = subprocess.run(
             [*launch, "-m", "hf_rlhf_studies.check", str(request), str(answer)],
@@ -79,41 +75,6 @@ def _plans(runs: Runs, files: Sequence[RunFile]) -> list[dict[str, Any]]:
             raise HfRlhfError(f"The cells could not be checked:\n{end}")
         plans: list[dict[str, Any]] = json.loads(answer.read_text(encoding="utf-8"))
         return plans
-
-
-def as_json(file: RunFile) -> dict[str, Any]:
-    """Return a run file with the location of each key."""
-    return {
-        "name": file.name,
-        "values": file.values,
-        "lines": list(file.lines.items()),
-        "overrides": list(file.overrides.items()),
-        "folder": str(file.folder),
-    }
-
-
-def _from_json(content: Mapping[str, Any]) -> RunFile:
-    lines, overrides = (
-        {tuple(path): value for path, value in content[name]} for name in ("lines", "overrides")
-    )
-    folder = Path(content["folder"])
-    return RunFile(content["name"], content["values"], lines, overrides, folder=folder)
-
-
-def _metric_problems(runs: Runs, plans: Plans) -> Iterator[Problem]:
-    """Yield the metrics that no cell will measure: now, not after the last run."""
-    study = runs.study.file
-    complete = {(cell.block, cell.condition) for cell in runs.study.cells()} == set(plans)
-    by_plan = [plan["metrics"] for plan in plans.values()]
-    if study.measure is not None or not complete or None in by_plan:
-        return
-    measured = dict.fromkeys(name for names in by_plan for name in names)
-    wanted = [*study.metrics, *(question.metric for question in study.questions)]
-    wanted += [name for c in study.controls for name in (c.rises.removeprefix("-"), c.falls)]
-    for name in dict.fromkeys(name for name in wanted if name not in measured):
-        guess = suggest(name, measured)
-        fix = f"Did you mean `{guess}`?" if guess else f"Measured: {', '.join(measured)}."
-        yield Problem("metric", f"`{name}` is not measured.", fix)
 
 
 def _check_rows(folder: StudyFolder, cell: Cell, rows: str | None) -> None:
@@ -132,39 +93,26 @@ def _check_rows(folder: StudyFolder, cell: Cell, rows: str | None) -> None:
     folder.checks[key] = rows
 
 
-def _check_space(runs: Runs, cells: Sequence[Cell], plans: Plans) -> int:
-    sizes = [
-        max(plans[cell.block, cell.condition]["bytes"] - taken_bytes(runs.folder(cell)), 0)
-        for cell in cells
-    ]
-    need: int = sum(sizes)
-    free = free_bytes(runs.out)
-    if need > free:
-        raise RunFolderError(
-            f"{len(cells)} runs need about {human(need)}, and {runs.out} has {human(free)} free. "
-            "Free space, choose another `--out`, or keep fewer checkpoints (`save_total_limit: 1`)."
-        )
-    return need
-
-
 def main(request: str, answer: str) -> int:
     """Write the plan of each run file, or every problem that it has."""
     content = json.loads(Path(request).read_text(encoding="utf-8"))
-    plans = [plan_of(_from_json(file), content["held_out"]) for file in content["files"]]
+    files = (
+        RunFile(name, values, {}, {}, folder=Path(at)) for name, values, at in content["files"]
+    )
+    plans = [plan_of(file, content["held_out"]) for file in files]
     if os.environ.get("RANK", "0") == "0":
         atomic_write_json(answer, plans)
     return 0
 
 
 def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
-    """Return `problems`, or `bytes`, `rows` and `metrics` of a run file.
+    """Return the `problems` of a run file, and the digest of its held-out `rows`.
 
-    A problem is its location, the text, and the cure. `rows` tells whether two cells are measured
-    on the same held-out rows; `metrics` is null where the trainer does not list its own. With
-    `held_out` the run has to measure something.
+    A problem is its location, the text, and the cure. With `held_out` the run has to measure
+    something.
     """
     from hf_rlhf.data import rows_digest
-    from hf_rlhf.runs import disk_need, planned_steps, resolve_run
+    from hf_rlhf.runs import resolve_run
 
     try:
         run = resolve_run(file)
@@ -176,18 +124,8 @@ def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
     if held_out and evaluation is None:
         fix = "Add an `evaluation` section; it may be as short as `evaluation: {rows: 100}`."
         return {"problems": [["evaluation", "is missing: a study compares what it measures.", fix]]}
-    phases = [phase.run for phase in run.phases]
-    try:
-        size = sum(disk_need(phase, planned_steps(phase)).total for phase in phases)
-    except ValueError:  # no causal language model, whose size is not known beforehand
-        size = 0
     rows = rows_digest(run.dataset[evaluation.split]) if evaluation else None
-    trainer: Any = run.trainer_class
-    parts = [*run.reward.rewards, *run.reward.gates] if run.reward else []
-    metrics = [TOTAL, *(part.label for part in parts), "completion_tokens", "truncated"]
-    metrics += trainer.held_out_metrics
-    unlisted = trainer.measures_held_out() and not trainer.held_out_metrics
-    return {"problems": [], "bytes": size, "rows": rows, "metrics": None if unlisted else metrics}
+    return {"problems": [], "rows": rows}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from hf_rlhf import ConfigError, Problem, RunFolderError
 from hf_rlhf.cli import launch_words
 from hf_rlhf.formatting import print_table
 from hf_rlhf.steps import Chain
-from hf_rlhf.storage import atomic_write_text, human
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_studies.check import check
 from hf_rlhf_studies.folder import PLAN, StudyFolder, plan_text
 from hf_rlhf_studies.plots import draw
@@ -173,13 +173,13 @@ def run_study(
 def _show_plan(folder: StudyFolder, chain: Chain) -> None:
     """Check the runs, and print the state of each task with the command line of each run."""
     statuses = chain.statuses()
-    need = check(folder, statuses)
+    check(folder, statuses)
     for status in statuses:
         print(status)
         if isinstance(status.task, CellTask) and status.task.trains:
             print(f"  {shlex.join(folder.runs.run_command(status.task.cell))}")
     todo = sum(status.state != "done" for status in statuses)
-    print(f"{len(statuses)} tasks in {folder.out}; {todo} to do, about {human(need)}")
+    print(f"{len(statuses)} tasks in {folder.out}; {todo} to do")
 
 
 def _print_status(folder: StudyFolder) -> int:

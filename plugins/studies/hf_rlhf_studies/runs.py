@@ -15,12 +15,17 @@ from hf_rlhf import ConfigError, Problem
 from hf_rlhf.config import RunFile, choose_run_file, value_of
 from hf_rlhf.steps import Task, differences, file_digest, train_words
 from hf_rlhf.storage import atomic_write_text, redact_secrets
-from hf_rlhf_studies.study import PLACEHOLDER, AdapterOf, Cell, Condition, Study, given_by_study
+from hf_rlhf_studies.study import PLACEHOLDER, AdapterOf, Cell, Condition, Study
 
 REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
 """A placeholder that names a condition or preparation; the name may be a placeholder itself."""
 NOT_COMPARED = ("publish", "card", "output_dir", "seed")
 """Keys of a run file that change nothing of what is trained and measured."""
+GIVEN = {
+    "output_dir": "Leave it out: `--out DIR` holds a folder for each run.",
+    "seed": "Leave it out: `seeds` gives each run its seed.",
+}
+"""Settings of a run that its study sets -> the cure."""
 Commands = Sequence[Sequence[str]]
 Paths = Mapping[str, Path]
 """By placeholder, beside those of every cell."""
@@ -99,6 +104,9 @@ class Runs:
             path = Path(self.fill(condition.settings_file, cell))
             if path.exists() or not skip_missing:
                 settings |= _read_settings(path)
+        if given := [key for key in GIVEN if key in settings]:
+            where, what = f"{self.study.source.name} {cell.condition}", "is set by the study."
+            raise ConfigError([Problem(f"{where} {key}", what, GIVEN[key]) for key in given])
         base, start, adapter = self.base, self.start(cell), self.adapter(cell)
         if adapter is not None and not (skip_missing and not adapter.exists()):
             settings["adapter"] = str(adapter)
@@ -359,10 +367,7 @@ def as_option(value: Any) -> str:
 
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        settings = dict(json.loads(path.read_text(encoding="utf-8")))
-        if wrong := [f"{key}: {cure}" for key, cure in given_by_study(settings)]:
-            raise ConfigError([Problem(str(path), "sets what the study sets.", " ".join(wrong))])
-        return settings
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         fix = "The commands of a preparation write it: see its log."
         problem = Problem(str(path), f"is not a JSON object of settings ({error}).", fix)

@@ -1,7 +1,7 @@
 """A study file: conditions, seeds, measurements, questions. Read and checked as a whole."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -222,31 +222,8 @@ def _inherited(file: StudyFile, name: str) -> Condition:
     return parent.model_copy(update={**changes, "label": condition.label, "like": None})
 
 
-def given_by_study(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key of a run that its study sets, whatever the settings say, and the cure."""
-    cures = {
-        "output_dir": "Leave it out: `--out DIR` holds a folder for each run.",
-        "seed": "Leave it out: `seeds` gives each run its seed.",
-    }
-    yield from ((key, cure) for key, cure in cures.items() if key in settings)
-
-
-def _overridden(file: StudyFile) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield each setting that the study would override, by its path, and the cure."""
-    sections: dict[tuple[str, ...], Mapping[str, Any]] = {("settings",): file.settings}
-    sections |= {
-        ("conditions", k, "settings"): each.settings for k, each in file.conditions.items()
-    }
-    if isinstance(file.run, dict):
-        sections["run",] = {key: each for key, each in file.run.items() if key == "output_dir"}
-    for path, settings in sections.items():
-        yield from (((*path, key), cure) for key, cure in given_by_study(settings))
-
-
 def _problems(file: StudyFile, document: RunFile) -> Iterator[Problem]:
     where = document.where
-    for setting, cure in _overridden(file):
-        yield Problem(where(setting), "is set by the study.", cure)
     for section in ("conditions", "blocks", "prepare"):
         for key in getattr(file, section):
             if key and not NAME.fullmatch(key):

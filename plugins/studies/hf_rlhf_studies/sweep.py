@@ -160,13 +160,7 @@ def _values(text: str) -> list[Any]:
         raise ValueError(f"{document.problems[0].what} {document.problems[0].fix}")
     if not document.value:
         raise ValueError("names no value. Write KEY=VALUE,VALUE.")
-    # 0 and 0.0 are one value: two spellings must not make two cells.
-    values = [
-        int(value)
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53
-        else value
-        for value in document.value
-    ]
+    values = list(document.value)
     texts = [json.dumps(value, sort_keys=True) for value in values]
     if repeated := next((text for text in texts if texts.count(text) > 1), None):
         raise ValueError(f"the value {repeated} is there twice.")

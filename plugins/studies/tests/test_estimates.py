@@ -70,13 +70,6 @@ def test_seeds_with_separate_rows_are_pooled():
     assert pooled.low > estimate(values, clusters).low
 
 
-def test_the_t_interval_of_seeds_with_separate_rows_is_over_their_means():
-    values = {1: [1.0, 2.0, 3.0], 2: [4.0, 5.0, 9.0], 3: [2.0, 2.0, 2.0]}
-    separate, of_means = estimate(values, shared=False), estimate({1: [2.0], 2: [6.0], 3: [2.0]})
-    assert separate.t == of_means.t
-    assert separate.left_out == 0
-
-
 def test_rows_without_a_score_are_left_out():
     first, other = (
         {1: [1.0, None, 3.0], 2: [1.0, 2.0, 3.0]},

@@ -102,13 +102,6 @@ def test_the_standard_of_a_reward_is_its_settings_and_its_judge(base):
     assert standards("--judges.words.full=0.5")[1] == standards()[1]
 
 
-def test_rows_that_differ_are_not_compared(tmp_path, base):
-    results = measured(tmp_path, base, "dataset.test_rows=2,3", [1], lambda *_: [0.0, 1.0], str)
-    assert [answer.verdict for answer in compared(results)] == [
-        "not comparable: measured on other rows"
-    ]
-
-
 def test_missing_scores_and_runs_are_reported(tmp_path, base):
     def score(settings, seed):
         if settings["learning_rate"] == 0.1 and seed == 8:

@@ -3,7 +3,6 @@
 import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,9 @@ from hf_rlhf_lab.method.steps import Pipeline, pairs_section, trial_file
 from hf_rlhf_lab.method.training import write_pairs
 from hf_rlhf_lab.target import gold_rows, tokenizer_of
 from hf_rlhf_lab.validation.gold import FEW
-from hf_rlhf_lab.validation.validate import score_parts
 
 FEW_PROMPTS = 10
 """Number of prompts in a split below which intervals are clearly too narrow."""
-TRIAL = 4
-"""Number of responses for the cost estimate of judges."""
 
 
 def prepare(method: Method, folder: Path, launch: Sequence[str]) -> Pipeline:
@@ -77,7 +73,7 @@ def _judge_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def plan(pipeline: Pipeline) -> str:
-    """Return the planned steps and the cost of the judges, estimated on 4 responses."""
+    """Return the planned steps, and how many questions judges get."""
     spec, count = pipeline.method.spec, len(pipeline.gold)
     prompts, signals = len(np.unique(pipeline.gold.prompt_numbers)), len(pipeline.signals)
     lines = [
@@ -85,16 +81,6 @@ def plan(pipeline: Pipeline) -> str:
         f"{count:,} responses to {counted(prompts, 'prompt')}"
     ]
     for label, judge in pipeline.scoring.judges.items():
-        parts = [p for p in pipeline.reward.rewards if vars(p.reward).get("judge") is judge]
-        some = pipeline.gold.take(range(min(TRIAL, count)))
-        reward = replace(pipeline.reward, rewards=tuple(parts))
-        score_parts(reward, some.prompts, some.completions, some.columns)
-        usage = judge.usage()
-        sent = usage["calls"] - usage["cached"]
-        questions = len(parts) * count
-        cost = f"{usage.get('cost', 0.0) / sent * questions:.2f}" if sent else "unknown (cached)"
-        lines.append(
-            f"judge {label}: {questions:,} questions or fewer, as answers are cached; cost by a "
-            f"trial of {int(sent)}: {cost}"
-        )
+        asking = sum(vars(p.reward).get("judge") is judge for p in pipeline.reward.rewards)
+        lines.append(f"judge {label}: at most {asking * count:,} questions, as answers are cached")
     return "\n".join(lines)

@@ -16,11 +16,12 @@ from hf_rlhf_lab.validation.validate import MOST_ABSTENTIONS
 def calibrate(scores: Array, gold: Gold, min_rho: float) -> dict[str, Any]:
     """Return a signal's rank correlation with the grades and whether to use the signal."""
     scored = ~np.isnan(scores)
-    rho = rank_correlation(scores[scored], gold.grades[scored], gold.clusters[scored])
     absent = 1 - float(scored.mean())
-    reason = missing(rho, min_rho)
     if absent > MOST_ABSTENTIONS:
         reason = f"no score for {absent:.0%} of the responses"
+        return {"rho": None, "kept": False, "reason": reason}
+    rho = rank_correlation(scores[scored], gold.grades[scored], gold.clusters[scored])
+    reason = missing(rho, min_rho)
     return {"rho": rho and rho.as_json(), "kept": not reason, "reason": reason}
 
 

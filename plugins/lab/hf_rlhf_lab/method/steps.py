@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_rlhf.config import RunFile, dump_yaml
-from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.evaluation import Scoring
 from hf_rlhf.formatting import counted, listed, number
 from hf_rlhf.rewards import ComposedReward, Part
@@ -22,7 +21,7 @@ from hf_rlhf_lab.method.file import Method
 from hf_rlhf_lab.method.signals import calibrate, drawn_for_testing, fit_weights
 from hf_rlhf_lab.method.training import stopped_by_monitor, survival, train, write_pairs
 from hf_rlhf_lab.target import tokenizer_of
-from hf_rlhf_lab.validation.gold import FEW, Array, Gold
+from hf_rlhf_lab.validation.gold import FEW, Gold
 from hf_rlhf_lab.validation.validate import identity_of, score_parts, validate
 
 FRAGMENT = "rewards.yaml"
@@ -161,7 +160,6 @@ class Pipeline:
         written = self._scored(self.signals)
         atomic_write_json(self.folder / "signals.json", written)
         scores = {label: np.array(values, np.float64) for label, values in written.items()}
-        self._refuse_unscored(scores)
         # Signals selected on test prompts would be tested on the prompts that selected them.
         fitted = np.flatnonzero(~self.test[rows])
         part, minimum = gold.take(fitted.tolist()), self.method.spec.min_rho
@@ -179,16 +177,6 @@ class Pipeline:
             "summary": f"{len(chosen)} of {len(signals)} signals agree with the grade: "
             + ", ".join(texts),
         }
-
-    def _refuse_unscored(self, scores: Mapping[str, Array]) -> None:
-        fix = "Such a signal agrees with no grade: correct its arguments, or remove it."
-        problems = [
-            Problem(self.method.document.where(("signals", at)), f"{k} scores no response.", fix)
-            for at, (k, values) in enumerate(scores.items())
-            if np.isnan(values).all()
-        ]
-        if problems:
-            raise ConfigError(problems, subject="method")
 
     def _weights(self) -> Result:
         gold, rows = self._graded()

@@ -47,9 +47,9 @@ class ProcessReward(TextScorer):
     separator: str | None = None
     """Separator of steps; by default the saved separator of training. Required for models of other
     libraries, which are read as a PRM."""
-    no_steps: Literal["zero", "abstain", "error"] = "zero"
-    """Score of a completion without steps, such as an empty text: 0, none, or stop the run. The
-    share is logged as `process_reward/no_steps`."""
+    no_steps: Literal["zero", "abstain"] = "zero"
+    """Score of a completion without steps, such as an empty text: 0 or none. The share is logged as
+    `process_reward/no_steps`."""
     too_long: Literal["abstain", "error"] = "abstain"
     """Score of a completion longer than the model's positions or `max_length`: none, or stop the
     run. Logged as `process_reward/too_long`."""
@@ -91,33 +91,20 @@ class ProcessReward(TextScorer):
         }
         limit = self.limit(model)
         used = [row for row, chain in chains.items() if chain.fits(limit)]
-        self._log(steps, len(chains) - len(used), log_metric)
+        long = len(chains) - len(used)
+        if log_metric is not None and steps:
+            log_metric("process_reward/steps", sum(map(len, steps)) / len(steps))
+            log_metric("process_reward/no_steps", 1 - len(chains) / len(steps))
+            log_metric("process_reward/too_long", long / len(steps))
+        if long and self.too_long == "error":
+            text = "are too long. Shorten them, or write `too_long: abstain`."
+            raise RewardError(f"process_reward: {long} of {len(steps)} completions {text}")
         scores = score_chains(model, tokenizer, [chains[row] for row in used], self.batch_size)
         result: list[Score] = [0.0 if self.no_steps == "zero" and not s else None for s in steps]
         for row, values in zip(used, scores, strict=True):
             self.check_finite(values, row, f", which begins {steps[row][0][:80]!r}", model.dtype)
             result[row] = float(AGGREGATES[self.aggregate](values))
         return result
-
-    def _log(
-        self,
-        steps: Sequence[Sequence[str]],
-        long: int,
-        log_metric: Callable[[str, float], None] | None,
-    ) -> None:
-        """Log counts and stop for completions that the run does not accept."""
-        empty = sum(not each for each in steps)
-        if log_metric is not None and steps:
-            log_metric("process_reward/steps", sum(map(len, steps)) / len(steps))
-            log_metric("process_reward/no_steps", empty / len(steps))
-            log_metric("process_reward/too_long", long / len(steps))
-        for count, choice, text in (
-            (empty, self.no_steps, "have no step. Write `no_steps: abstain` or `zero`, or check "
-             "the separator."),
-            (long, self.too_long, "are too long. Shorten them, or write `too_long: abstain`."),
-        ):  # fmt: skip
-            if count and choice == "error":
-                raise RewardError(f"process_reward: {count} of {len(steps)} completions {text}")
 
     def _path(self) -> str:
         """Check the folder and return the argument for `from_pretrained`."""

@@ -18,7 +18,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.data import rows_digest
 from hf_rlhf.errors import DataError
 from hf_rlhf.evaluation import Interval
-from hf_rlhf_lab.listed import ITEM
+from hf_rlhf_lab.graded import ITEM
 
 Array = NDArray[np.float64]
 GRADED = ("prompt", "completion", "grade")

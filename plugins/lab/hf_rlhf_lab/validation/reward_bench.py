@@ -14,7 +14,7 @@ from scipy.stats import binom
 from hf_rlhf.evaluation import Interval, holm
 from hf_rlhf.formatting import code, interval, markdown_table
 from hf_rlhf.storage import ReportCheck
-from hf_rlhf_lab.listed import ITEM
+from hf_rlhf_lab.graded import ITEM
 from hf_rlhf_lab.validation.checks import ALPHA, checked, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Array, Scored
 
