@@ -1,5 +1,3 @@
-from .estimate import disk_need as disk_need
-from .estimate import planned_steps as planned_steps
 from .machine import environment as environment
 from .preflight_data import is_conversational as is_conversational
 from .preflight_launch import launch_kind as launch_kind

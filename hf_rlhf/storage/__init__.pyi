@@ -1,6 +1,4 @@
-from .disk import free_bytes as free_bytes
 from .disk import human as human
-from .disk import taken_bytes as taken_bytes
 from .files import atomic_dir as atomic_dir
 from .files import atomic_file as atomic_file
 from .files import atomic_write_bytes as atomic_write_bytes
