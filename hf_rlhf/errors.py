@@ -5,7 +5,6 @@
     - UnknownPlugin       nothing installed offers that name
     - AmbiguousPlugin     two installed packages offer that name
     - BrokenPlugin        a package offers that name but its code does not import
-    - IncompatiblePlugin the package requires another version of hf_rlhf
   + ConfigError           a run file or its overrides are wrong; carries every `Problem`
   + DataError             a row or a file of data is wrong; names file, row and field
   + RewardError           a reward raised, or returned something that is not a list of numbers
@@ -44,10 +43,6 @@ class AmbiguousPlugin(PluginError):
 
 class BrokenPlugin(PluginError):
     """A package offers the name, but its code cannot be imported."""
-
-
-class IncompatiblePlugin(PluginError):
-    """A package offers the name, but requires another version of hf_rlhf."""
 
 
 @dataclass(frozen=True)

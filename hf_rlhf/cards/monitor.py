@@ -30,6 +30,3 @@ def _lines(monitor: MonitorSection) -> Iterator[str]:
         yield "No signal came on."
     for text in monitor.not_measured:
         yield f"- Not measured: {plain(text)}."
-    posts = monitor.webhook or {}
-    if posts.get("failed"):
-        yield f"{counted(posts['failed'], 'message')} to the webhook failed."

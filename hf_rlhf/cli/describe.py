@@ -14,7 +14,6 @@ from typing import Any
 
 import typer
 
-from hf_rlhf import __version__
 from hf_rlhf.cli.columns import fill, list_line
 from hf_rlhf.cli.completion import components, of_names
 from hf_rlhf.config import registry
@@ -81,8 +80,6 @@ def _state(kind: Kind, name: str, point: EntryPoint, check: bool) -> tuple[bool,
         except HfRlhfError as error:
             return True, f"BROKEN: {error}"
         return False, "ok"
-    if needs := registry.required_core(point):
-        return True, f"(made for hf-rlhf{needs}; this is {__version__})"
     return False, registry.summary(point)
 
 

@@ -66,7 +66,6 @@ def init(
     `hf-rlhf runs` lists them.
     """
     from hf_rlhf.config import without_shipped_card
-    from hf_rlhf.config.run_files import inherited_settings
 
     if file.exists():
         raise HfRlhfError(f"{file} exists. Name another file, or delete it.")
@@ -75,8 +74,8 @@ def init(
     if changed.problems:
         raise ConfigError(changed.problems)
     changed, left_out = without_shipped_card(changed)
-    for note in filter(None, (left_out, inherited_settings(changed))):
-        print(f"note: {note}", file=sys.stderr)
+    if left_out:
+        print(f"note: {left_out}", file=sys.stderr)
     text = _copy(path.read_text(encoding="utf-8"), changed)
     atomic_write_text(file, _BY_NAME.sub(f"--config {file}", text))
     print(f"{file}: {first_comment(file)}")

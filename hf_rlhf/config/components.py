@@ -18,17 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from hashlib import sha256
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_rlhf import __version__
 from hf_rlhf.config import registry
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import (
     BrokenPlugin,
     HfRlhfError,
-    IncompatiblePlugin,
     UnknownPlugin,
     did_you_mean,
 )
@@ -166,44 +163,19 @@ def _of_package(kind: Any, name: str) -> Component:
     point = registry.find(kind, name)
     owner, version = registry.package(point)
     source = f"{registry.singular(kind)} {name!r} comes from {registry.source(point)},"
-    if needs := registry.required_core(point):
-        raise IncompatiblePlugin(
-            f"{source} which needs hf-rlhf{needs}, but hf-rlhf {__version__} is installed. "
-            f"Try `pip install --upgrade {owner}`, or install the hf-rlhf it needs."
-        )
     try:
         target = point.load()
     except HfRlhfError:
         raise
     # Plugin code may raise anything on import, and a script without a guard even exits.
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        what, cure = _why_not(point, error)
-        raise BrokenPlugin(f"{source} {what} {cure} Other plugins are not affected.") from error
+        raise BrokenPlugin(
+            f"{source} whose {point.value!r} does not import: {type(error).__name__}: {error}, at "
+            f"{_at(error)}. Reinstall it (`pip install --upgrade --force-reinstall {owner}`), or "
+            "uninstall it. Other plugins are not affected."
+        ) from error
     origin = {"package": owner, "version": version, "target": point.value}
     return Component(kind, target, point.module, origin)
-
-
-def _why_not(point: EntryPoint, error: BaseException) -> tuple[str, str]:
-    """Return why an entry point does not load, and the fix."""
-    owner = registry.package(point)[0]
-    again = f"Names are read when a package is installed: after a change, reinstall {owner}."
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        if error.name == point.module or point.module.startswith(f"{error.name}."):
-            what = f"whose entry point names the module {point.module!r}, which is not there."
-            return what, again
-        return (
-            f"whose {point.module!r} needs the module {error.name!r}, which is not installed.",
-            f"Install {owner} with its dependencies: `pip install --upgrade {owner}`.",
-        )
-    module, attribute = sys.modules.get(point.module), (point.attr or "").split(".")[0]
-    if isinstance(error, AttributeError) and module and not hasattr(module, attribute):
-        hint = did_you_mean(attribute, vars(module))
-        what = f"whose entry point names {point.value!r}, but there is no {attribute!r}{hint}."
-        return what, again
-    return (
-        f"whose {point.value!r} does not import: {type(error).__name__}: {error}, at {_at(error)}.",
-        f"Fix that package, or uninstall it (`pip uninstall {owner}`).",
-    )
 
 
 def _at(error: BaseException, file: str | None = None) -> str:

@@ -53,8 +53,10 @@ def name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         result["judges"] = {label: names.entry(each, has_label=False) for label, each in judges}
     if hasattr(tokenizer := result.get("tokenizer"), "get_vocab"):
         result["tokenizer"] = names.name(tokenizer, "tokenizer")
-    if hasattr(model := result.get("model_name_or_path"), "state_dict"):
-        problems.append(_model_problem(model))
+    if hasattr(result.get("model_name_or_path"), "state_dict"):
+        what = "is an object, and a run loads its model by name, to measure and resume it."
+        cure = "Save it with its tokenizer (`save_pretrained('FOLDER')`); write `model='FOLDER'`."
+        problems.append(Problem("python model", what, cure))
     if problems:
         raise ConfigError(problems)
     return result, names.objects
@@ -121,16 +123,3 @@ def _splits(value: Any, problems: list[Problem]) -> Any:
         cure = "Write `DatasetDict(train=..., test=...)`."
         problems.append(Problem("python dataset", what, cure))
     return value
-
-
-def _model_problem(model: Any) -> Problem:
-    """Return the problem with a model object: a run identifies its base by files."""
-    name = getattr(model, "name_or_path", "")
-    unchanged = f", or, if its weights were not changed, write `model={name!r}`" if name else ""
-    return Problem(
-        "python model",
-        f"is a {type(model).__name__} in memory; a run loads its model by name, to be measured "
-        "before training, resumed and published.",
-        f"Save it with its tokenizer (`save_pretrained('FOLDER')`) and write `model='FOLDER'`"
-        f"{unchanged}.",
-    )

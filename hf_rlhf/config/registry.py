@@ -21,7 +21,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hf_rlhf import __version__
 from hf_rlhf.errors import (
     AmbiguousPlugin,
     BrokenPlugin,
@@ -128,34 +127,6 @@ def find(kind: Kind, name: str) -> EntryPoint:
 def _normalized(package: str) -> str:
     """Return a package's name as normalised by PEP 503."""
     return re.sub(r"[-_.]+", "-", package).lower()
-
-
-def required_core(point: EntryPoint) -> str:
-    """Return the unmet hf-rlhf requirement of the package of `point`, or ""."""
-    return _unmet_by(point.dist) if point.dist else ""
-
-
-@cache
-def _unmet_by(package: Distribution) -> str:
-    ours = (text for text in package.requires or [] if _normalized(text).startswith("hf-rlhf"))
-    return next(filter(None, map(_unmet, ours)), "")
-
-
-@cache
-def _unmet(requirement: str) -> str:
-    """Return the version range of a requirement of hf-rlhf that this version violates, or ""."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        needed = Requirement(requirement)
-    except InvalidRequirement:
-        return ""  # pip would not have installed the package
-    if _normalized(needed.name) != "hf-rlhf":
-        return ""
-    if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
-        return ""  # for an extra, or another Python
-    met = needed.specifier.contains(__version__, prereleases=True)
-    return "" if met else str(needed.specifier)
 
 
 def _unknown(kind: Kind, name: str) -> str:

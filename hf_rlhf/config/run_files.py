@@ -2,8 +2,7 @@
 
 The `card` section of a shipped run file (title, intended use, licence, ...) describes the shipped
 run and is dropped for any other run: on the card it would pass for the user's own words. Settings
-(lengths, rates, batch sizes) were chosen for the shipped model and data; inherited values are
-listed.
+(lengths, rates, batch sizes) were chosen for the shipped model and data.
 """
 
 import os
@@ -21,18 +20,10 @@ from hf_rlhf.config.components import label_of, load_component
 from hf_rlhf.config.objects import is_rows
 from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_file import SUBJECTS, RunFile
-from hf_rlhf.config.yaml import KeyPath, dotted, leaves, refusal
+from hf_rlhf.config.yaml import KeyPath, refusal
 from hf_rlhf.contracts import as_trainer
 from hf_rlhf.errors import BrokenPlugin, suggest
 
-_NOT_FITTED = frozenset(
-    {
-        *("schema", "card", "publish", "judges", "rewards", "gates", "dataloader_pin_memory"),
-        *("seed", "rows", "samples", "completions_per_prompt"),
-        *("logging_steps", "save_steps", "save_total_limit"),
-    }
-)
-"""Keys and sections whose numbers suit any model and data."""
 _DEFAULT = "default_run"
 """The attribute of a trainer that names its run file."""
 
@@ -103,7 +94,7 @@ def configure(
     file = file.with_settings(settings) if settings else file
     file = file.override(overrides)
     file, left_out = without_shipped_card(file, own=settings.get("card") or ())
-    return file, [*filter(None, (left_out, inherited_settings(file)))]
+    return file, [left_out] if left_out else []
 
 
 def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
@@ -175,28 +166,6 @@ def without_shipped_card(
         f"{_differ(changed)} from {file.name}, so its `card` section is left out "
         f"({', '.join(left_out)}). "
         "For your own: --card '{title: ..., intended_use: ..., license: ...}'"
-    )
-
-
-def inherited_settings(file: RunFile) -> str:
-    """Return a note on numbers and booleans of a shipped file that are used for other data.
-
-    Empty for a user's own file, for the shipped run itself, and if all values were replaced.
-    """
-    changed = _changed(file)
-    settings = [
-        f"{dotted(path)} {str(value).lower()}"
-        for path, value in leaves(file.shipped if changed else {})
-        if isinstance(value, (bool, int, float))
-        and not _NOT_FITTED & {*path}
-        and (path[0] != "dataset" or "dataset" in changed)
-        and is_as_shipped(file, path)
-    ]
-    if not settings:
-        return ""
-    return (
-        f"{_differ(changed)} from {file.name}, but these settings of that file still apply: "
-        f"{', '.join(settings)}. To change one: --KEY VALUE"
     )
 
 

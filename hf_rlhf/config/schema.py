@@ -266,8 +266,6 @@ class MonitorSpec:
     """How many measurements are averaged before they are compared with earlier ones."""
     stop_on: Literal["gold", "never"] = "gold"
     """gold: stop when gold falls while the trained reward rises."""
-    webhook: str | None = None
-    """The name of an environment variable with a URL, to which each warning is posted."""
 
 
 @dataclass(frozen=True)

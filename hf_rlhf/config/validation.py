@@ -13,12 +13,11 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import InitVar, fields, is_dataclass
 from typing import Any, Union, get_args, get_origin
 
 from hf_rlhf.config.cures import KNOWN_CURES, OTHER_NAMES
-from hf_rlhf.config.yaml import KeyPath, dotted, scalar
+from hf_rlhf.config.yaml import KeyPath, dotted
 from hf_rlhf.errors import Problem, suggest
 
 Where = Callable[[str], str]
@@ -33,11 +32,8 @@ _WORDS = {
     **dict.fromkeys(("an object", "a valid dictionary"), "a mapping"),
 }
 """pydantic's names of types -> those of YAML."""
-_MISFITS: tuple[Any, ...] = ({}, None, [], "")
-"""A value of each kind; every type refuses at least one of these."""
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 """Constants of Python in messages of pydantic, as YAML writes them."""
-_BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
 class InvalidValue(ValueError):
@@ -103,8 +99,7 @@ def bind(
             problems.append(unknown_setting(where(name), name, [*settable, *beside], f"`{title}`"))
     for name in settable:
         if by_name[name].default is inspect.Parameter.empty and name not in arguments:
-            fix = f"It {expected(annotation_of(target, by_name[name]))}."
-            problems.append(Problem(where(name), "is missing.", fix))
+            problems.append(Problem(where(name), "is missing.", f"Write `{name}: ...`."))
     return bound, problems
 
 
@@ -149,18 +144,6 @@ def validate(value: Any, annotation: Any) -> Any:
         return adapter.validate_json(text, strict=True)[0]
     except pydantic.ValidationError as error:
         raise InvalidValue(list(_messages(value, annotation, error))) from error
-
-
-def expected(annotation: Any) -> str:
-    """Return a description of the values that fit `annotation`: "should be text"."""
-    for misfit in _MISFITS:
-        try:
-            validate(misfit, annotation)
-        except InvalidValue as error:
-            path, message = error.errors[0]
-            if not path:
-                return message.split(", not `")[0].rstrip(".")
-    return "may be anything"
 
 
 def unknown_setting(where: str, name: str, choices: Collection[str], owner: str) -> Problem:
@@ -282,7 +265,7 @@ def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
     expected = constant.sub(lambda match: _CONSTANTS[match[1]], expected)
     if isinstance(value, str) and (close := suggest(value, re.findall(r"'([^']*)'", expected))):
         return f"is {_quoted(value)}, which is not a choice. Did you mean `{close}`?"
-    return f"should be {expected}, not {_quoted(value)}.{_cure(value, expected)}"
+    return f"should be {expected}, not {_quoted(value)}."
 
 
 def _field_names(annotation: Any) -> set[str]:
@@ -301,22 +284,6 @@ def _field_names(annotation: Any) -> set[str]:
             names[each] |= {member.name for member in fields(each)}
             inner += [_resolved(each, member.name, member.type) for member in fields(each)]
     return set().union(*names.values())
-
-
-def _cure(value: Any, expected: str) -> str:
-    """Return the value in the syntax of the expected type, where that is likely meant."""
-    if value is True and "true or false" not in expected:
-        return " An option without a value means true."
-    if not isinstance(value, str):
-        return ""
-    if "true or false" in expected and (meant := _BOOLEANS_OF_YAML_1_1.get(value.lower())):
-        return f" Write `{meant}`."
-    if "number" in expected:
-        text = value.replace("_", "").replace(",", "")
-        numbers = (int, float) if "a number" in expected else (int,)
-        with suppress(ValueError):
-            return f" Write `{text}` without quotes." if type(scalar(text)) in numbers else ""
-    return f" Write `[{value}]`." if "a list" in expected else ""
 
 
 def _quoted(value: Any) -> str:

@@ -11,7 +11,6 @@ from transformers.trainer_callback import ExportableState
 from hf_rlhf.config.schema import MonitorSpec
 from hf_rlhf.errors import DriftError, RewardError
 from hf_rlhf.monitoring.signals import Assessment, Mean, Measurement, Signal, assess
-from hf_rlhf.monitoring.webhook import post
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.rewards.gathered import ScoredRow
 from hf_rlhf.runs.run import Run
@@ -59,7 +58,6 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self.spec, self.name, self._stop, self._say = spec, name, stop, say
         self.measurements: list[Measurement] = []
         self.warnings: list[dict[str, Any]] = []
-        self.posts = {"sent": 0, "failed": 0}
         self.stopped_at: int | None = None
         self._assessment = Assessment()
         self._rows: list[Row] = []
@@ -104,7 +102,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         if not state.global_step:
             return
         values = saved["attributes"]
-        self.warnings, self.posts = values["warnings"], values["posts"]
+        self.warnings = values["warnings"]
         settings = asdict(self.spec)
         before = {**settings, **values.get("settings", {})}
         if changed := [key for key in FIXED_SETTINGS if before[key] != settings[key]]:
@@ -156,7 +154,6 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
                 "measurements": [asdict(each) for each in self.measurements],
                 "rows": self._rows[: self._finished],
                 "warnings": self.warnings,
-                "posts": self.posts,
             },
         }
 
@@ -180,22 +177,10 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         before = self._checkpoint_before(folder)
         if len(self._assessment.signals) > 1:
             self._say(f"warning: monitor: {len(self._assessment.signals)} signals are on. {before}")
-        text = "; ".join(signal.text for signal in self._assessment.signals)
         if stops:
             self.stopped_at = step
             cause = next(s.text for s in self._assessment.signals if s.name == "gold")
             self._stop(DriftError(_stopped_message(step, cause, before)))
-        if self.spec.webhook is not None and state.is_world_process_zero:
-            self._post(self.spec.webhook, step, stops, f"{text}. {before}")
-
-    def _post(self, variable: str, step: int, stops: bool, text: str) -> None:
-        head = f"{self.name}: the monitor {'stopped training' if stops else 'warns'} at step {step}"
-        names = sorted(self._assessment.names)
-        message = {"text": f"{head}: {text}", "run": self.name, "step": step, "signals": names}
-        failure = post(variable, {**message, "stopped": stops})
-        self.posts["failed" if failure else "sent"] += 1
-        if failure:
-            self._say(f"warning: monitor: the webhook in {variable} failed ({failure})")
 
     def _checkpoint_before(self, folder: Path) -> str:
         clean = self.clean_step or 0
@@ -243,7 +228,6 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
             not_measured=[f"{name}: {CONSTANT[name]}" for name in self.not_measured()],
             clean_step=self.clean_step,
             stopped_at=self.stopped_at,
-            webhook=dict(self.posts) if self.spec.webhook else None,
         )
 
 

@@ -1,11 +1,8 @@
 """Checks of the monitor's settings, before weights load."""
 
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import counted
@@ -44,32 +41,7 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
             f"should be one more, at step {needed}, and the run has {steps} steps.",
             "Lower `every` or `warmup`.",
         )
-    if spec.webhook is not None and (problem := webhook_problem(spec.webhook)) is not None:
-        yield Problem(
-            "monitor",
-            f"`webhook`: {problem}",
-            "Write the name of a variable that holds the URL to post to.",
-        )
     yield from _stopped(run)
-
-
-def webhook_problem(variable: str) -> str | None:
-    """Return why a message could not be posted, or None. The address, a secret, is left out."""
-    if not re.fullmatch(r"\w+", variable):
-        return "is no name of an environment variable."
-    address = os.environ.get(variable)
-    if not address:
-        return f"names the environment variable {variable!r}, which is not set."
-    try:
-        parts = urlsplit(address)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError:
-        return f"the address in {variable} is not a URL."
-    if parts.scheme not in ("http", "https") or not host:
-        return f"the address in {variable} does not begin with https:// and a host."
-    if "@" in parts.netloc:
-        return f"the address in {variable} contains a user name or password."
-    return None
 
 
 def monitor_advice(run: "Run") -> Iterator[str]:

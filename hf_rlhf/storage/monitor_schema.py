@@ -19,5 +19,3 @@ class MonitorSection(Section):
     """The last step before the drift, if there is one."""
     stopped_at: int | None = None
     """The step at which the monitor stopped the run; null once it continues."""
-    webhook: dict[str, int] | None = None
-    """Numbers of messages `sent` and `failed`."""

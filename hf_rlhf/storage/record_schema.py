@@ -30,11 +30,9 @@ class Component(Provenance):
     sha256: str | None = None
     """Digest of the source; for a separate tokenizer, of its tokens, rules and template."""
     code: dict[str, str] = {}
-    """Digests of the user's own code in it, by name of function, class or file."""
-    reads: dict[str, Json] = {}
-    """External values that this code reads; a digest if JSON cannot hold a value."""
+    """Digests of the user's own files, and of the object with the values that it uses."""
     not_compared: list[str] = []
-    """Names of values without a digest, such as an open connection."""
+    """Types of values without a digest, such as an open connection."""
 
 
 class MethodSection(Section):

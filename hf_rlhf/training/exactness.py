@@ -9,7 +9,7 @@ hides little. Weights, modes and random states are unchanged.
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import psutil
@@ -32,8 +32,6 @@ LEAST, STEPS = 1e-3, 4
 FORBIDDEN = 1e4
 """Bound below all logits, except the lowest number and -inf of forbidden tokens."""
 WHOLE = "the whole model"
-LAYERS = 2
-"""Layers to measure in float32 if the whole model does not fit."""
 
 
 def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[str], None]) -> None:
@@ -78,7 +76,7 @@ def measure(run: Run, trainer: Any) -> ExactnessSection:
     try:
         rows = _own_rows(run, model)
         section.rows, section.tokens = len(rows), len(rows[-1])
-        with _undisturbed(model), ExitStack() as stack:
+        with _undisturbed(model):
             own = _Measured(model, rows, run, trainer.accelerator.autocast)
             section.comparisons.append(own.comparison(trainer, WHOLE))
             part = "a form of the trainer's"
@@ -86,7 +84,7 @@ def measure(run: Run, trainer: Any) -> ExactnessSection:
                 section.own_forms[name] = form.difference(rows)
             part = "float32"
             if own.dtype != torch.float32:
-                _add_float32(section, own, trainer, stack)
+                _add_float32(section, own, trainer)
     except Exception as error:  # noqa: BLE001 - the code of any model; an attention's dtypes
         missing[part] = f"{type(error).__name__}: {first_line(error)}"
     return section
@@ -247,25 +245,21 @@ class _Measured:
         return own[:-1].log_softmax(-1).gather(-1, chosen)[:, 0]
 
 
-def _add_float32(section: ExactnessSection, own: _Measured, trainer: Any, stack: ExitStack) -> None:
-    """Add the comparison in float32 for the whole model if it fits, or its first layers."""
-    model, of = own.model, WHOLE
+def _add_float32(section: ExactnessSection, own: _Measured, trainer: Any) -> None:
+    """Add the comparison in float32. Raises MemoryError if a copy does not fit."""
+    model = own.model
     if getattr(model, "is_quantized", False):
         raise TypeError("the weights are quantized")
     trained_in_float32 = {each.dtype for each in model.parameters()} == {torch.float32}
     if not trained_in_float32 and not _fits(model):
-        of = f"its first {LAYERS} layers"
-        stack.enter_context(_first_layers(model))
-        own = _Measured(model, own.rows, own.run, own.context)
-        if not _fits(model):
-            raise MemoryError("too little is free for a copy")
+        raise MemoryError("too little is free for a copy")
     if not trained_in_float32:
         model = copy.deepcopy(model).float()
         for module in model.modules():
             # A method that TRL attached to the model calls the original, not the copy.
             vars(module).pop("forward", None)
     exact = _Measured(model, own.rows, own.run, nullcontext)
-    section.comparisons.append(exact.comparison(trainer, of))
+    section.comparisons.append(exact.comparison(trainer, WHOLE))
     # Two roundings of a number differ by at most twice the rounding error.
     section.comparisons[0].from_float32 = own.apart(exact.alone, range(len(own.rows)))
 
@@ -276,24 +270,6 @@ def _fits(model: nn.Module) -> bool:
     on_gpu = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
     return 6 * sum(each.numel() for each in model.parameters()) < free / 3
-
-
-@contextmanager
-def _first_layers(model: Any) -> Iterator[None]:
-    """Truncate the model to its first layers inside the block."""
-    depth = model.config.get_text_config().num_hidden_layers
-    name, layers = next(
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == depth
-    )
-    above, _, attribute = name.rpartition(".")
-    owner = model.get_submodule(above)
-    setattr(owner, attribute, layers[:LAYERS])
-    try:
-        yield
-    finally:
-        setattr(owner, attribute, layers)
 
 
 def _lines(section: ExactnessSection) -> Iterator[str]:

@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import rich.text
 
@@ -23,7 +22,6 @@ _NEW_HEAD = {
     for kind in ("weight", "bias")
 }
 _OLD_HEAD = {("lm_head.weight", "UNEXPECTED"), ("embed_out.weight", "UNEXPECTED")}
-_MISSING = re.compile(r"There were missing keys in the checkpoint model loaded: \[(.*)\]\.")
 
 
 def quiet_libraries(written: Collection[str] = ()) -> None:
@@ -64,24 +62,6 @@ def head_is_new(is_so: bool = True) -> Iterator[None]:
         return new and rows <= _NEW_HEAD | _OLD_HEAD
 
     with _without("transformers.modeling_utils", expected):
-        yield
-
-
-@contextmanager
-def tied_weights_ignored(model: Any) -> Iterator[None]:
-    """Do not report tied weights as missing while a checkpoint is loaded into `model`.
-
-    A tied tensor is loaded under its other name.
-    """
-
-    def expected(text: str) -> bool:
-        match = _MISSING.fullmatch(text)
-        missing = set(re.findall(r"'([^']+)'", match[1])) if match else set()
-        every = dict(model.named_parameters(remove_duplicate=False))
-        loaded = {id(value) for name, value in every.items() if name not in missing}
-        return bool(missing) and all(id(every.get(name)) in loaded for name in missing)
-
-    with _without("transformers.trainer", expected):
         yield
 
 

@@ -13,7 +13,6 @@ from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.utils import logging
-from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.cards.results import partial_count
 from hf_rlhf.formatting import counted, interval, terminal_message, visible
@@ -138,8 +137,7 @@ class ShowProgress(RewardCallback):
             facts = facts[:_SHOWN]
             while facts and len("  ".join((step, head, *facts, *end))) > _WIDTH:
                 facts.pop()
-        if not is_in_notebook():  # which has a table
-            _show_line(step, head, *facts, *end)
+        say("  ".join((step, head, *facts, *end)))
         limit = getattr(args, "max_completion_length", None)
         if limit and logs.get(_CUT) == 1 and not self._warned:
             self._warned = True
@@ -163,19 +161,6 @@ class AfterSave(TrainerCallback):  # type: ignore[misc]
         """Call the functions."""
         for work in self.work:
             work()
-
-
-def _show_line(step: str, head: str, *rest: str) -> None:
-    """Print the line of a step, with a bold total on a terminal."""
-    if not sys.stdout.isatty():
-        return say("  ".join((step, head, *rest)))
-    from rich.console import Console
-    from rich.text import Text
-
-    with tqdm.external_write_mode():
-        parts = (f"{step}  ", "dim"), (head, "bold"), "".join(f"  {text}" for text in rest)
-        Console(highlight=False).print(Text.assemble(*parts), soft_wrap=True)
-    return None
 
 
 def summary(logs: Mapping[str, Any]) -> list[str]:

@@ -28,8 +28,6 @@ WRITTEN = (
 """Files that a run writes beside its record."""
 _LINES_SHOWN = 20
 """Maximum of changed source lines in messages."""
-_READ = "file named by "
-"""Prefix for files named in code, which may be output files."""
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Settings whose product, over all processes, is the batch of an optimizer step."""
 _MAY_CHANGE = {
@@ -79,9 +77,7 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
     for key, before in recorded.contents.items():
         now: Any = known.get(key)
         unknown = now is None and isinstance(before, Mapping) and "commit" in before
-        skipped = (
-            key.startswith(_READ) or key.partition(".")[0] in ignored or before == WRITTEN_BY_RUN
-        )
+        skipped = key.partition(".")[0] in ignored or before == WRITTEN_BY_RUN
         if not unknown and not skipped:
             old[f"content of {key}"], new[f"content of {key}"] = before, now
     lines = changed_settings(old, new, {*ignored, *_equal_batch(recorded, run)})
@@ -110,13 +106,8 @@ def _equal_batch(recorded: RunRecord, run: Run) -> Collection[str]:
 
 def changes(recorded: RunRecord, run: Run) -> list[str]:
     """Return the changes since a run started that do not necessarily affect training."""
-    old, new = (
-        {key: value for key, value in found.items() if key.startswith(_READ)}
-        for found in (recorded.contents, found_contents(run))
-    )
-    lines = value_differences(old, new)
     written = (key for key, value in recorded.contents.items() if value == WRITTEN_BY_RUN)
-    lines += [f"content of {key}: {WRITTEN_BY_RUN}, so it could not be compared" for key in written]
+    lines = [f"content of {key}: {WRITTEN_BY_RUN}, so it could not be compared" for key in written]
     for before, now in _paired(recorded, _components(run)):
         old, new = ({each.package: each.version} if each.package else {} for each in (before, now))
         lines += value_differences(old, new)
@@ -129,8 +120,6 @@ def changes(recorded: RunRecord, run: Run) -> list[str]:
 def found_contents(run: Run) -> dict[str, Any]:
     """Return the content (except rows) behind the names in a run file, by dotted key."""
     found = contents(run.spec.plain)
-    for each in run.components:
-        found |= contents(each.get("reads"), f"{_READ}{each.get('label')}")
     return {key: each for key, each in found.items() if _counts(key)} | found_commits(run)
 
 
@@ -196,14 +185,12 @@ def _identity(
 
 
 def _code_differences(before: Component, now: Component) -> Iterator[str]:
-    """Yield differences in a component's code and the values that it reads."""
+    """Yield differences in a component's code, which counts the values that it uses."""
     name = now.label or now.kind
     # A separate tokenizer has a digest and no code.
     old, new = (each.code or {"content": str(each.sha256)} for each in (before, now))
     if changed := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
         yield f"code of {name} changed: {', '.join(changed)}"
-    values = f"values read by {name}"
-    yield from value_differences({values: before.reads}, {values: now.reads})
 
 
 def _changed_lines(before: Sequence[Component], now: Sequence[Component]) -> Iterator[str]:

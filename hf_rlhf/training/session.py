@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from accelerate import PartialState
-from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import DiskError, DriftError, HfRlhfError, JudgeError, RewardError
@@ -33,7 +32,7 @@ from hf_rlhf.training.checkpoints import (
 )
 from hf_rlhf.training.exactness import check_exactness
 from hf_rlhf.training.generation_cycle import Cycle
-from hf_rlhf.training.library_warnings import head_is_new, tied_weights_ignored
+from hf_rlhf.training.library_warnings import head_is_new
 from hf_rlhf.training.progress import (
     SAMPLES_NAME,
     AfterSave,
@@ -237,8 +236,7 @@ class Session:
 
         after_save += [note, push, self.recorder.write]
         try:
-            with tied_weights_ignored(trainer.model):
-                trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+            trainer.train(resume_from_checkpoint=str(newest) if newest else None)
         except AlreadyTrained:
             self._say("every step is done")
         except (KeyboardInterrupt, RewardError, JudgeError) as error:
@@ -292,7 +290,6 @@ class Session:
             self.progress,
             AfterSave(after_save),
             StopIfTrained(validation),
-            *(_notebook_callbacks() if self.main else ()),
         )
 
     def _say(self, text: str) -> None:
@@ -305,15 +302,6 @@ def _trainer(run: Run) -> Any:
     check_continued(run, trainer.accelerator.unwrap_model(trainer.model))
     remove_printers(trainer)
     return trainer
-
-
-def _notebook_callbacks() -> list[Any]:
-    """Return the callback for a notebook, if this is one."""
-    if not is_in_notebook():
-        return []
-    from hf_rlhf.training.notebook import NotebookTable
-
-    return [NotebookTable()]
 
 
 def without_hiding_an_error(note: Callable[[], object]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback
-from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import ModelError, RunFolderError
@@ -126,7 +125,7 @@ class Validation(TrainerCallback):  # type: ignore[misc]
                 f"`metric_for_best_model` {args.metric_for_best_model.removeprefix(HELD_OUT)!r}. "
                 f"Measured: {', '.join(name.removeprefix('eval_' + HELD_OUT) for name in means)}."
             )
-        if state.is_world_process_zero and not is_in_notebook():  # whose table contains them
+        if state.is_world_process_zero:
             seconds = time.monotonic() - self._began
             line = f"step {state.global_step:>5}  evaluation: {_line(metrics)}  {seconds:.1f} s"
             say(line)

@@ -16,7 +16,7 @@ from hf_rlhf.rewards import TOTAL, ComposedReward, Part
 from hf_rlhf.steps import digest
 from hf_rlhf.storage import as_json
 
-_CODE = ("package", "version", "target", "reads", "code")
+_CODE = ("package", "version", "target", "code")
 
 
 def identified_parts(
