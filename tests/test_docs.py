@@ -5,10 +5,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hf_rlhf.cli import BUILT_IN
-from hf_rlhf.config import RunFile
 from hf_rlhf.config.registry import KINDS, offered, package
 
 ROOT = Path(__file__).parents[1]
@@ -96,30 +94,8 @@ def test_every_package_with_components_of_a_run_has_a_page_of_settings():
     assert [name for name in packages if f"reference/settings/{name}.md" not in site] == []
 
 
-def test_the_site_uses_only_plugins_that_its_builder_knows():
-    # Zensical ignores a plugin that it does not know, even with --strict.
-    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    names = {item if isinstance(item, str) else next(iter(item)) for item in site["plugins"]}
-    assert names == {"search", "mkdocstrings"}
-
-
 def test_the_makefile_has_the_commands_of_the_readme():
     readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
     for target in ("demo", "test", "test-slow", "docs"):
         assert f"make {target}" in readme
         assert re.search(rf"^{target}:", makefile, re.M)
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/reference/run-files.md"])
-def test_components_named_in_run_file_examples_exist(page):
-    text = (ROOT / page).read_text()
-    examples = [
-        block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "plugin:" in block
-    ]
-    assert examples
-    known = {point.name for kind in KINDS for point in offered(kind)}
-    for example in examples:
-        file = RunFile.parse(example, page)
-        sections = [file.values["dataset"], *file.values.get("judges", {}).values()]
-        parts = [*file.values.get("rewards", []), *file.values.get("gates", [])]
-        assert {item["name"] for item in [*sections, *parts]} <= known

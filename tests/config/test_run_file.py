@@ -1,5 +1,4 @@
 import json
-import os
 import pickle
 import re
 import shlex
@@ -213,7 +212,7 @@ expect_world_size: two
         "t.yaml:18 evaluation.splt: `splt` is not a setting of `evaluation`. Did you mean `split`?",
         "t.yaml:19 publish.learning_rate: `learning_rate` is not a setting of `publish`. "
         "It belongs at the top level.",
-        't.yaml:19 publish.private: should be true or false, not `"yes"` (text). Write `true`.',
+        't.yaml:19 publish.private: should be true or false, not `"yes"` (text).',
         "t.yaml:20 card.repo_id: `repo_id` is not a setting of `card`. "
         "It belongs under `publish:`.",
         "t.yaml:7 rewards.1.label: 'a' is already the label of t.yaml:4 rewards.0. "
@@ -226,37 +225,22 @@ expect_world_size: two
     ("argv", "problem"),
     [
         (["--schema", "0"], "--schema (command line): is 0. This hf_rlhf reads schema 1."),
-        (["--schema", "true"], "is True."),
         (["--schema", "null"], "is missing. Write `schema: 1`."),
-        (["--plugin", "3"], "--plugin (command line): is missing or not text."),
         (["--dataset", "null"], "--dataset (command line): is missing. Write `name: NAME`."),
-        (["--dataset", "{}"], "is empty. Write `name: NAME`."),
         (["--dataset", "{nmae: x}"], "dataset.name: is missing or not text. Is `nmae` meant?"),
-        (["--dataset.name", "[x]"], "--dataset.name (command line): is missing or not text."),
         (["--rewards", "{a: {}}"], "should be a list. Write `- name: ...` under it."),
         (["--rewards.0", "[x]"], "should be a mapping. Write `name: NAME` under it."),
         (["--rewards.0.on_none", "viod"], "Did you mean `void`?"),
         (["--rewards.0.clip", "[1]"], "rewards.0.clip.1: is missing."),
-        (["--rewards.0.transform", "sigmod"], "Did you mean `sigmoid`?"),
         (["--rewards.0.transform", "{}"], "is empty. Write `sigmoid`, `{sigmoid: TEMPERATURE}` or"),
         (["--rewards.0.transform", "{zscore: [1, 0]}"], "zscore.1: should be greater than 0"),
-        (["--rewards.0.transform", "{zscore: [1]}"], "transform.zscore.1: is missing."),
-        (["--rewards.0.transform", "{sigmoid: -1}"], "transform.sigmoid: should be greater than 0"),
         (["--rewards.0.transform", "{sigmod: 1}"], "Did you mean `sigmoid`?"),
-        (["--rewards.0.label", ""], "'' is not a label."),
-        (["--rewards.0.label", "9"], "should be text, not `9`."),
         (["--rewards.1.label", "truncated"], "is measured by every run."),
         (["--gates.0.label", "refiner"], "already the label of tiny.yaml:9 rewards.0"),
-        (["--judges.a b.name", "lexical"], "'a b' is not a label."),
         (["--evaluation.top_p", "1.5"], "less than or equal to 1"),
-        (["--publish.gated", "yes"], "should be 'auto' or 'manual', not"),
-        (["--card.tags", "[1]"], "card.tags.0: should be text, not `1`."),
         (["--reward", "x"], "Did you mean `rewards`?"),
         (["--learning-rate", "3"], "Did you mean `learning_rate`?"),
-        (["--learning_rat", "3"], "Did you mean `learning_rate`?"),
-        (["--max", "3"], "`max` is not a setting"),
         (["--no_bf16"], "Write `bf16: false` (`--bf16 false`)."),
-        (["--expect_distributed", "3"], "should be text, not `3`."),
     ],
 )
 def test_one_problem(argv: list[str], problem: str) -> None:
@@ -313,34 +297,21 @@ def test_the_hash_is_of_the_values_not_of_the_text() -> None:
     [
         (["--learning_rate", "1e-6"], ("learning_rate",), 1e-6),
         (["--learning_rate=1e-6"], ("learning_rate",), 1e-6),
-        (["--learning_rate", "-1"], ("learning_rate",), -1),
         (["--a", "1", "--a", "2"], ("a",), 2),
-        (["--bf16"], ("bf16",), True),
         (["--bf16", "--a", "1"], ("bf16",), True),
         (["--bf16", "false"], ("bf16",), False),
-        (["--a", "no"], ("a",), "no"),
-        (["--a", "null"], ("a",), None),
         (["--a", ""], ("a",), ""),
-        (["--a="], ("a",), ""),
         (["--a=--b=c"], ("a",), "--b=c"),
         (["--a", "x: y # z"], ("a",), "x: y # z"),
         (["--a", "*x"], ("a",), "*x"),
-        (["--a", "@x"], ("a",), "@x"),
-        (["--a", "- x"], ("a",), "- x"),
         (["--a", '"007"'], ("a",), "007"),
         (["--a", "[trackio, 1e-5]"], ("a",), ["trackio", 1e-5]),
-        (["--a", "{b: [1]}"], ("a", "b", 0), 1),
-        (["--rewards.0.weight", "0.3"], ("rewards", 0, "weight"), 0.3),
         (["--rewards.refiner.weight", "0.3"], ("rewards", 0, "weight"), 0.3),
         (["--rewards.acme/politeness.weight", "2"], ("rewards", 1, "weight"), 2),
-        (["--rewards.2.name", "x"], ("rewards", 2), {"name": "x"}),
         (["--rewards.2", "{name: x}"], ("rewards", 2), {"name": "x"}),
         (["--rewards.2.name=x", "--rewards.x.weight=0"], ("rewards", 2, "weight"), 0),
-        (["--judges.second.name", "openai"], ("judges", "second"), {"name": "openai"}),
-        (["--evaluation.rows", "5"], ("evaluation",), {"rows": 5}),
         (["--evaluation", "null", "--evaluation.rows", "5"], ("evaluation",), {"rows": 5}),
         (["--gates.0.choices.0", "x"], ("gates", 0, "choices"), ["x"]),
-        (["--gates", "null"], ("gates",), None),
     ],
 )
 def test_options(argv: list[str], path: tuple[Any, ...], value: Any) -> None:
@@ -357,23 +328,14 @@ def test_options(argv: list[str], path: tuple[Any, ...], value: Any) -> None:
     ("argv", "problem"),
     [
         (["x"], "x (command line): is not an option. Options are written `--key value`."),
-        (["-x"], "-x (command line): is not an option."),
-        (["--"], "-- (command line): is not an option."),
         (["--a", "1", "2"], "2 (command line): is not an option."),
-        (["--.a", "1"], "has an empty part between its dots."),
         (["--a..b", "1"], "has an empty part between its dots."),
-        (["--=1"], "--=1 (command line): is not an option."),
         (["--plugin.x", "1"], "`plugin` is a single value: it has no `x`."),
         (["--rewards.3.name", "x"], "`rewards` has 2 items; 2 would add one."),
-        (["--rewards.99999999.name", "x"], "no item labelled `99999999`"),
         (["--rewards.refnier.name", "x"], "Did you mean `refiner`?"),
-        (["--rewards.zzz.name", "x"], "Labels: refiner, acme/politeness."),
-        (["--a", "[1"], "it is not YAML"),
         (["--a", "[draft] title"], "needs quotes of its own"),
         (["--a", "[!!python/name:os.system x]"], "is not read"),
-        (["--a", "{b: 1, b: 2}"], "written twice"),
         (["--a", "1e999"], "is not a finite number"),
-        (["--a", ".nan"], "is not a finite number"),
     ],
 )
 def test_wrong_options_change_nothing(argv: list[str], problem: str) -> None:
@@ -382,10 +344,6 @@ def test_wrong_options_change_nothing(argv: list[str], problem: str) -> None:
     assert problem in str(file.problems[0])
     assert set(file.values) - {"a"} == set(small().values)
     assert {**file.values, "a": 0} == {**small().values, "a": 0}
-
-
-def test_wrong_options_are_all_reported() -> None:
-    assert len(small("x", "--rewards.9.a", "1", "--a", "[", "--b", "1").problems) == 3
 
 
 def test_an_override_leaves_the_file_that_it_is_made_from_alone() -> None:
@@ -399,13 +357,8 @@ def test_an_override_leaves_the_file_that_it_is_made_from_alone() -> None:
     ("path", "where"),
     [
         ((), "tiny.yaml:1"),
-        (("plugin",), "tiny.yaml:2 plugin"),
-        (("absent",), "tiny.yaml:1 absent"),
-        (("dataset", "absent"), "tiny.yaml:3 dataset.absent"),
         (("rewards", 0, "preset"), "tiny.yaml:12 rewards.0.preset"),
         (("rewards", 0, "weight"), "--rewards.refiner.weight (command line)"),
-        (("rewards", 2), "--rewards.2.name (command line)"),
-        (("rewards", 2, "name"), "--rewards.2.name (command line)"),
         (("rewards", 2, "weight"), "--rewards.2.name (command line) rewards.2.weight"),
         (("judges", "main", "name"), "--judges (command line) judges.main.name"),
     ],
@@ -418,20 +371,11 @@ def test_where(path: tuple[Any, ...], where: str) -> None:
     assert file.where(path) == where
 
 
-def test_a_later_option_takes_over_what_it_replaces() -> None:
-    file = small("--rewards.refiner.weight", "3", "--rewards", "[{name: x, weight: 2}]")
-    assert file.where(("rewards", 0, "weight")) == "--rewards (command line) rewards.0.weight"
-
-
 def test_no_other_problem_quotes_a_misplaced_secret() -> None:
     (problem,) = problems_of(small("--rewards.refiner.clip", "{api_key: planted}"))
     assert "clip.api_key" in problem
     assert "holds a secret (not shown here)" in problem
     assert "planted" not in problem
-
-
-def test_where_key() -> None:
-    assert small().where_key("learning_rate") == "tiny.yaml:18 learning_rate"
 
 
 # YAML
@@ -441,21 +385,13 @@ def test_where_key() -> None:
     ("text", "message"),
     [
         ("", "t.yaml: is empty. A run file begins with `schema: 1` and `plugin: NAME`."),
-        ("# only a comment", "t.yaml: is empty."),
         ("- a", "t.yaml: is not a mapping of keys to values."),
-        ("text", "is not a mapping"),
         ("a: [1,", "t.yaml:1:7: it is not YAML"),
-        ("a: 1\n\tb: 2", "t.yaml:2:1: it is not YAML"),
         ("a: 1\nb: c: d", "t.yaml:2:5: it is not YAML: mapping values are not allowed here. Quote"),
-        ("a: @x", "Quote text that begins with a character that YAML reserves."),
-        ("a: 'x", "t.yaml:1:6: it is not YAML: while scanning a quoted scalar: found"),
         ("a: 'x\n\n", "t.yaml:3:1: it is not YAML: while scanning a quoted scalar begun on line 1"),
-        ("a: *x", "undefined alias 'x'"),
-        ("%a\n", "expected '<document start>', but found"),
         ("a: 1\n---\nb: 2", "Keep one document to a file."),
         ("%YAML 9.9\n---\na: 1", "it is not YAML"),
         ("a: 1\nb: \x00", "it is not YAML: unacceptable character #x0000"),
-        ('a: "\\UFFFFFFFF"', "t.yaml: it is not YAML"),
         ("a: &x [*x]", "its values hold each other"),
     ],
 )
@@ -473,18 +409,11 @@ def test_aliases_are_expanded_within_bounds() -> None:
     ("text", "message"),
     [
         ("a: !!python/object/apply:os.system [x]", "the tag `!!python/object/apply:os.system`"),
-        ("a: !!set {x}", "the tag `!!set` is not read"),
         ("a: !mine x", "the tag `!mine` is not read"),
-        ("a: !!binary aGk=", "the tag `!!binary` is not read"),
         ("a: !!int x", "'x' is not a value of the tag `!!int`"),
         ("a: .inf", "'.inf' is not a finite number"),
-        ("a: -.INF", "is not a finite number"),
-        ("a: .nan", "is not a finite number"),
-        ("a: 1e999", "is not a finite number"),
         ("1: a", "the key `1` is not text. Quote it."),
-        ("true: a", "the key `true` is not text. Quote it."),
         ("[a]: b", "the key of a sequence is not text"),
-        ("a: &x [1]\n*x : b", "the key of a sequence is not text."),
         ("a: {<<: {b: 1}}", "merge keys (`<<`) are not read"),
         ("b: {c: 1,\n  c: 2}", "t.yaml:2 b.c: `c` is written twice, first on line 1."),
     ],
@@ -499,36 +428,18 @@ def test_what_yaml_is_not_read(text: str, message: str) -> None:
     ("written", "value"),
     [
         ("1e-5", 1e-5),
-        ("1E5", 1e5),
         ("-.5", -0.5),
-        ("5.", 5.0),
-        ("+3", 3),
         ("010", 10),
         ("0x1F", 31),
-        ("0o17", 15),
-        ("-0", 0),
         ("~", None),
-        ("NULL", None),
         ("True", True),
-        ("FALSE", False),
         ("no", "no"),
-        ("Off", "Off"),
-        ("y", "y"),
         ("12:30", "12:30"),
         ("1_000", "1_000"),
         ("2026-01-31", "2026-01-31"),
-        ("=", "="),
         ("0b1", "0b1"),
-        ("1e", "1e"),
-        ("e5", "e5"),
-        (".", "."),
-        ("+", "+"),
         ("-", "-"),
-        ("0x", "0x"),
         ("nan", "nan"),
-        ("infinity", "infinity"),
-        ("١", "١"),
-        ('"1"', "1"),
         ('"\\ud83d\\ude00"', "\U0001f600"),
         ("!!str 1", "1"),
         ("!!float 1", 1.0),
@@ -538,6 +449,25 @@ def test_scalars_of_yaml_1_2(written: str, value: Any) -> None:
     read = scalar(written) if written == "-" else load_yaml(f"a: {written}", "t").value["a"]
     assert read == value
     assert type(read) is type(value)
+
+
+OBJECTS = [
+    "!!python/object/apply:os.system ['touch executed']",
+    "!<tag:yaml.org,2002:python/object/apply:os.system> ['touch executed']",
+    "!!python/tuple [1, 2]",
+    "!!set {a: null}",
+    "!!str {a: 1}",
+]
+
+
+@pytest.mark.parametrize("written", OBJECTS)
+@pytest.mark.parametrize("form", ["a: [1, {}]", "? {}\n: 1", "a: &x {}\nb: *x"])
+def test_tags_make_no_object_anywhere(tmp_path, monkeypatch, form, written) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = load_yaml(form.replace("{}", written), "f")
+    assert document.problems
+    json.dumps(document.value)
+    assert not Path("executed").exists()
 
 
 # Files
@@ -575,18 +505,6 @@ def test_files_that_cannot_be_read(folder: Path) -> None:
     )
     (folder / "empty.yaml").touch()
     assert "empty.yaml: is empty." in unreadable(folder / "empty.yaml")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes in the file system are POSIX")
-def test_a_pipe_can_be_read(tmp_path: Path) -> None:
-    import threading
-
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=(SMALL,))
-    writer.start()
-    assert RunFile.read(pipe).values == small().values
-    writer.join()
 
 
 # Python
@@ -699,15 +617,6 @@ def test_any_options_are_applied_or_refused(argv: list[str]) -> None:
     file = small(*argv)
     json.dumps(file.values, allow_nan=False)
     file.spec(allowed_settings=KNOWN)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), PLAIN, max_size=4))
-def test_values_written_as_options_come_back(values: dict[str, Any]) -> None:
-    argv = [f"--k.{key}={json.dumps(value)}" for key, value in values.items()]
-    file = RunFile.from_mapping({}).override(argv)
-    assert file.problems == ()
-    assert file.values.get("k", {}) == values
 
 
 def test_reading_run_files_needs_none_of_the_training_stack() -> None:

@@ -11,7 +11,6 @@ from hf_rlhf.cli import main as hf_rlhf
 from hf_rlhf.config import RunFile, run_files
 from hf_rlhf.config.run_files import (
     choose_run_file,
-    inherited_settings,
     without_rewards,
     without_shipped_card,
 )
@@ -34,10 +33,10 @@ def _shipped():
     return replace(file, shipped=file.values)
 
 
-def card(*argv, given=(), varied=()):
+def card(*argv, given=()):
     """Return the card section that is left when a shipped file is run with `argv`, and the note."""
     file = _shipped()
-    changed_file, note = without_shipped_card(file.override(argv), given, varied)
+    changed_file, note = without_shipped_card(file.override(argv), given)
     return changed_file.values.get("card"), note
 
 
@@ -45,9 +44,7 @@ def card(*argv, given=(), varied=()):
     "argv",
     [
         [],
-        ["--learning_rate", "0.1"],
         ["--dataset.train_rows", "8"],
-        ["--dataset.seed", "3"],
         ["--rewards.0.weight", "2"],
         ["--card.language", "en"],
     ],
@@ -62,7 +59,6 @@ def test_it_stays_on_the_run_that_it_describes(argv):
     ("argv", "changed"),
     [
         (["--dataset", "{name: preference, path: mine.jsonl}"], "`dataset`"),
-        (["--dataset.form", "sft"], "`dataset`"),
         (["--model_name_or_path", "runs/sft/merged"], "`model_name_or_path`"),
         (["--adapter", "runs/sft/adapter"], "`adapter`"),
         (["--rewards", "[brevity]"], "`rewards`"),
@@ -83,11 +79,6 @@ def test_what_the_user_says_stays():
     assert card(*other, "--card", "{title: Mine}") == ({"title": "Mine"}, "")
     assert card(*other, given=["title"])[0] == {"title": "Tiny tastes"}
     assert card(*other, "--card", "null") == (None, "")
-
-
-def test_what_is_varied_is_another():
-    assert card(varied=["model_name_or_path"])[0] == {}
-    assert card(varied=["learning_rate"])[0]["title"] == "Tiny tastes"
 
 
 def test_a_run_is_prepared_with_what_is_left(monkeypatch, capsys):
@@ -122,67 +113,6 @@ def test_a_run_is_prepared_with_what_is_left(monkeypatch, capsys):
     assert capsys.readouterr().out.count("note: ") == 2
 
 
-FITTED = """\
-schema: 1
-plugin: sft
-model_name_or_path: package://tiny/model
-dataset: {name: tastes, form: sft, train_rows: 64, max_prompt_tokens: 32}
-rewards: [{name: utility, weight: 0.5}]
-evaluation: {rows: 200, max_new_tokens: 24}
-learning_rate: 1e-3
-max_length: 128
-use_cpu: true
-optim: adamw_torch
-logging_steps: 10
-seed: 42
-phases: [{name: one, learning_rate: 2e-3}, {name: two, max_length: 64}]
-"""
-ALL = [
-    *("evaluation.max_new_tokens 24", "learning_rate 0.001", "max_length 128", "use_cpu true"),
-    *("phases.0.learning_rate 0.002", "phases.1.max_length 64"),
-]
-
-
-def still_apply(*argv):
-    """Return which settings of a shipped file are listed when it is run with `argv`."""
-    file = RunFile.parse(FITTED, "tiny.yaml")
-    note = inherited_settings(replace(file, shipped=file.values).override(argv))
-    if not note:
-        return []
-    assert note.endswith("To change one: --KEY VALUE")
-    return note.split("still apply: ")[1].split(". To change")[0].split(", ")
-
-
-@pytest.mark.parametrize(
-    ("argv", "listed"),
-    [
-        ([], []),
-        (["--learning_rate", "0.1"], []),
-        (["--dataset.train_rows", "8"], []),
-        (["--dataset", "{name: sft, path: mine.jsonl}"], ALL),
-        (["--model_name_or_path", "me/model"], ALL),
-        (["--adapter", "me/adapter"], ALL),
-        # The same value, but the user's own.
-        (["--model_name_or_path", "me/model", "--use_cpu", "true"], [*ALL[:3], *ALL[4:]]),
-        (
-            ["--dataset.form", "chat", "--max_length", "512"],
-            [
-                *("dataset.train_rows 64", "dataset.max_prompt_tokens 32"),
-                *(each for each in ALL if "max_length" not in each),
-            ],
-        ),
-        (["--model_name_or_path", "me/model", "--phases.0.learning_rate", "1"], [*ALL[:4], ALL[5]]),
-    ],
-)
-def test_the_numbers_of_a_shipped_file_that_still_apply_to_another_run_are_listed(argv, listed):
-    assert still_apply(*argv) == listed
-
-
-def test_of_a_file_of_ones_own_nothing_is_said():
-    file = RunFile.parse(FITTED, "mine.yaml")
-    assert inherited_settings(file.override(["--model_name_or_path", "me/model"])) == ""
-
-
 @pytest.fixture
 def rows(tmp_path):
     """Return a file of the user's own rows, for supervised fine-tuning or as prompts."""
@@ -210,16 +140,12 @@ def resolve_only(monkeypatch):
 
 
 @pytest.mark.usefixtures("resolve_only")
-def test_what_still_applies_and_what_is_left_out_is_told_by_check_and_dry_run(
-    rows, tmp_path, capsys
-):
+def test_what_is_left_out_is_told_by_check_and_dry_run(rows, tmp_path, capsys):
     other = ["--plugin", "sft", "--dataset", f"{{name: sft, path: {rows}, test_rows: 4}}"]
     other += ["--output_dir", str(tmp_path / "run")]
     for do in (lambda argv: hf_rlhf(["check", *argv]), lambda argv: main([*argv, "--dry_run"])):
         assert do(other) == 0
         note = capsys.readouterr().out
-        assert "`dataset` differs from tiny.yaml, but these settings of that file still" in note
-        assert "max_length 128" in note
         assert "note: 'utility', which tiny.yaml only logs, is left out: it needs the" in note
         assert "column taste" in note
 
@@ -237,17 +163,6 @@ def test_a_monitor_of_the_users_own_is_still_an_error(rows, tmp_path, options, s
     other = {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}, **settings}
     with pytest.raises(ConfigError, match="'utility' needs the column taste"):
         dry_run("sft", overrides=[*options, "--output_dir", str(tmp_path / "run")], **other)
-
-
-@pytest.mark.usefixtures("resolve_only")
-def test_what_is_given_from_python_is_not_of_the_shipped_file(rows, tmp_path, capsys):
-    given = {"max_length": 128, "evaluation": {"max_new_tokens": 24}}
-    given |= {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}}
-    dry_run("sft", output_dir=str(tmp_path / "run"), **given)
-    note = capsys.readouterr().out
-    assert "learning_rate 0.002" in note
-    assert "max_length 128" not in note
-    assert "'utility', which tiny.yaml only logs, is left out" in note
 
 
 def test_a_shipped_reward_that_is_trained_is_still_an_error(rows, tmp_path):

@@ -96,8 +96,6 @@ def test_a_call_is_answered_and_the_model_goes_on(write, tokenizer):
     ("call", "told"),
     [
         (CALL % '"two"', "unsupported operand type"),
-        (CALL.replace("add", "subtract") % 1, "Tool subtract not found."),
-        (CALL.replace("add", "reset") % 1, "Tool reset not found."),
         (CALL.replace("add", "get_reward") % 1, "Tool get_reward not found."),
     ],
 )
@@ -155,10 +153,6 @@ def test_completions_written_together_are_each_cut_at_their_own_limit(tokenizer)
     assert long.truncated
     assert len(short.ids) <= most
     assert long.messages[-1]["content"] == "se"
-
-
-def test_the_reward_of_an_environment_is_no_tool():
-    assert [each.__name__ for each in Toolset().functions(Counter())] == ["add"]
 
 
 def test_a_reset_that_fails_is_an_error_that_names_the_line(write):

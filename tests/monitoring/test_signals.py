@@ -86,21 +86,14 @@ def test_gold_falls_while_the_trained_reward_rises():
     assert not any(on(noisy).values())
 
 
-def test_before_gold_is_known_to_fall_its_best_measurements_are_the_clean_ones():
-    measurements = series(trained=lambda i: i, gold=lambda i: 1.0 if 6 <= i <= 8 else 0.95)
-    found = assess(measurements, SPEC)
-    assert not found.names
-    assert found.clean == 90
-
-
 def test_a_gold_that_does_not_fall_sets_the_signal_off_in_few_runs():
     rng = random.Random(0)
     runs = [
-        series(60, trained=lambda i: i, gold=lambda _: rng.gauss(0.0, 0.1), error=0.1)
-        for _ in range(200)
+        series(40, trained=lambda i: i, gold=lambda _: rng.gauss(0.0, 0.1), error=0.1)
+        for _ in range(100)
     ]
     false = [
-        any(assess(measurements[:n], SPEC).names for n in range(6, 61)) for measurements in runs
+        any(assess(measurements[:n], SPEC).names for n in range(6, 41)) for measurements in runs
     ]
     assert fmean(false) <= LEVEL
 
@@ -131,15 +124,3 @@ def test_a_mean_counts_a_prompt_once_and_ignores_the_order_of_rows():
     assert Mean.of(rows[::-1]) == mean
     assert Mean.of([(1, 2.0), (1, 3.0)]) == Mean(2.5, None)
     assert Mean.of([(1, None)]) is None
-
-
-def test_the_gold_signal_needs_a_rise_beyond_its_interval_and_begins_after_the_best_looks():
-    falling = series(trained=lambda i: i / 5, gold=lambda i: -i / 2)
-    found = assess(falling, SPEC)
-    assert found.names == {"gold"}
-    assert found.signals[0].since == found.clean + 10
-    unsure = [replace(each, trained=replace(each.trained, error=9.0)) for each in falling]
-    found = assess(unsure, SPEC)
-    assert found.trained.value > 0 > found.trained.low
-    assert found.gold.high < 0
-    assert not found.names

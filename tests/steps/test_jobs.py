@@ -41,8 +41,6 @@ LAUNCHERS_END = "subprocess.CalledProcessError: Command '['python']' returned 1.
         (f"torch.OutOfMemoryError: none left\n{LAUNCHERS_END}", 1, "torch.OutOfMemoryError: none"),
         (f"[rank3]: ValueError: no\n[rank3]: note\n{LAUNCHERS_END}", 1, "ValueError: no"),
         ("step 3/6", -9, "killed by SIGKILL"),
-        ("step 3/6\nAborted", 134, "Aborted"),
-        ("", 3, "exit status 3"),
     ],
 )
 def test_the_reason_is_that_of_this_attempt(log, status, expected, tmp_path):

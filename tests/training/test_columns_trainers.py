@@ -421,23 +421,6 @@ def test_an_adapter_that_cannot_be_continued_is_refused_before_weights_load(fold
 
 
 @pytest.mark.slow
-def test_without_an_identity_shapes_tell_another_base(folder, sft):
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    adapter = adapter_of(folder)
-    (adapter / "base_identity.json").unlink()
-    wide = AutoConfig.from_pretrained(folder / "base")
-    wide.hidden_size = 64
-    AutoModelForCausalLM.from_config(wide).save_pretrained(folder / "wide")
-    AutoTokenizer.from_pretrained(folder / "base").save_pretrained(folder / "wide")
-    run = config(folder, "plain_sft", "x", adapter=str(adapter))
-    found = problems(run | {"model_name_or_path": str(folder / "wide")})
-    assert re.search(
-        r"was made for another base \(.*\): its model.layers.0.self_attn.q_proj", found
-    )
-
-
-@pytest.mark.slow
 def test_a_trainer_with_one_adapter_of_another_name_is_understood(folder, offer):
     from tests.columns_trainers import ColumnsSFT
 
@@ -457,56 +440,3 @@ def test_a_trainer_with_one_adapter_of_another_name_is_understood(folder, offer)
     assert load_record(folder / "named").status == "finished"
     with pytest.raises(ModelError, match=r"The trainer saved no adapter: .*folders: one, two"):
         train(config=run | {"plugin": "two", "output_dir": str(folder / "two")})
-
-
-@pytest.mark.slow
-def test_the_conformance_checks_know_such_trainers(monkeypatch):
-    from hf_rlhf.testing import check_trainer
-    from tests import columns_trainers as ours
-
-    def as_text(rows: Any) -> Any:
-        return rows.map(lambda row: {name: text_of(value) for name, value in row.items()})
-
-    from hf_rlhf.data.messages import text_of
-    from hf_rlhf.testing.minimal import minimal_rows
-
-    rows = as_text(minimal_rows({"chosen"}))
-    check_trainer(ours.ColumnsReward, dataset=rows, settings={"use_peft": True, "lora_r": 2})
-
-    class Vague(ours.ColumnsSFT):
-        """Measures other numbers each time, and reports what is not JSON."""
-
-        asked = 0
-
-        @classmethod
-        def held_out(cls, run, model, model_kwargs):
-            from hf_rlhf.evaluation import Evaluation
-
-            Vague.asked += 1
-            return Evaluation([{"loss": float(Vague.asked)}] * 4)
-
-        def report(self):
-            return {"Rows": float("nan")}
-
-    with pytest.raises(AssertionError) as caught:
-        check_trainer(Vague, skip=["resumes_exactly"])
-    told = str(caught.value)
-    assert "measures: held_out measured other numbers the second time" in told
-    assert "reports: report() gave ValueError" in told
-
-
-def test_columns_that_are_no_set_of_names_are_told_before_anything_trains():
-    from hf_rlhf.testing import check_trainer
-    from tests import columns_trainers as ours
-
-    class Text(ours.ColumnsSFT):
-        columns = "prompt"
-
-    with pytest.raises(AssertionError, match="has_valid_attributes: columns is 'prompt'"):
-        check_trainer(Text)
-
-    class Image(ours.ColumnsSFT):
-        task = "image-classification"
-
-    with pytest.raises(AssertionError, match="task is 'image-classification'"):
-        check_trainer(Image)

@@ -3,14 +3,12 @@
 import logging
 import warnings
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from hf_rlhf.training.library_warnings import head_is_new, quiet_libraries, tied_weights_ignored
+from hf_rlhf.training.library_warnings import head_is_new, quiet_libraries
 
 
 @contextmanager
@@ -56,36 +54,6 @@ def test_what_else_is_missing_is_told_and_so_is_the_head_of_a_reward_model(tiny_
     assert len(told) == 1
     assert "score.weight" in told[0]
     assert "MISSING" in told[0]
-
-
-def resumed(model, missing):
-    """Return what transformers says of a checkpoint that lacks `missing`."""
-    with heard("transformers.trainer") as said:
-        result = SimpleNamespace(missing_keys=missing, unexpected_keys=[])
-        Trainer._issue_warnings_after_load(SimpleNamespace(model=model), result)
-    return said
-
-
-def test_tied_weights_are_not_missing(tiny_policy):
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    model.config.tie_word_embeddings = True
-    model.tie_weights()
-    assert "missing keys" in resumed(model, ["lm_head.weight"])[0]
-    with tied_weights_ignored(model):
-        assert resumed(model, ["lm_head.weight"]) == []
-        # Of neither name, or together with another: it is so.
-        assert resumed(model, ["lm_head.weight", "model.embed_tokens.weight"])
-        assert resumed(model, ["lm_head.weight", "model.norm.weight"])
-        assert resumed(model, ["no.such.weight"])
-    assert resumed(model, ["lm_head.weight"])
-
-
-def test_weights_that_are_not_tied_are_missing(tiny_policy):
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    head = model.get_output_embeddings()
-    head.weight = torch.nn.Parameter(head.weight.detach().clone())
-    with tied_weights_ignored(model):
-        assert resumed(model, ["lm_head.weight"])
 
 
 @pytest.mark.parametrize("written", [(), ("gradient_checkpointing",)])

@@ -86,18 +86,8 @@ def test_a_save_that_is_far_or_of_unknown_length_is_not_waited_for(needed):
             get_sigterm(2)
 
 
-def test_grace_that_was_too_short_ends(monkeypatch):
-    monkeypatch.setattr(stopping, "CLOSING_S", 0.0)
-    began = time.monotonic()
-    with Stopping(0.3) as stop:
-        stop.time_to_save = lambda: 0.2
-        with pytest.raises(Terminated):
-            get_sigterm(60)
-    assert 0.2 < time.monotonic() - began < 30
-
-
 def test_without_any_grace_there_is_time_to_close(monkeypatch):
-    monkeypatch.setattr(stopping, "CLOSING_S", 1.0)
+    monkeypatch.setattr(stopping, "CLOSING_S", 0.5)
 
     def go_on_all_the_same():
         with Stopping(0.0):
@@ -108,7 +98,7 @@ def test_without_any_grace_there_is_time_to_close(monkeypatch):
     began = time.monotonic()
     with pytest.raises(Terminated):
         go_on_all_the_same()
-    assert 0.9 < time.monotonic() - began < 30
+    assert 0.4 < time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("launched", [True, False])
@@ -152,15 +142,6 @@ def test_a_launcher_that_ends_by_the_same_ctrl_c_does_not_break_the_save(monkeyp
             get_ctrl_c()
     assert signal.getsignal(signal.SIGINT) is before
     assert capfd.readouterr().err.count("interrupted: saving what is done") == 1
-
-
-def test_ctrl_c_that_is_ignored_stays_so():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with Stopping(5.0):
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_outside_the_main_thread_signals_are_left_alone():
@@ -213,7 +194,7 @@ class Steps:
 
 @pytest.mark.parametrize(
     ("accumulation", "per_generation", "iterations", "boundaries"),
-    [(1, 1, 1, "11111111"), (1, 2, 2, "00010001"), (2, 2, 2, "01010101"), (4, 2, 1, "11111111")],
+    [(1, 2, 2, "00010001"), (2, 2, 2, "01010101"), (4, 2, 1, "11111111")],
 )
 def test_a_boundary_is_where_the_next_step_generates(
     accumulation, per_generation, iterations, boundaries
@@ -263,7 +244,7 @@ def test_a_request_during_a_save_stops_after_it():
     assert steps.control.should_training_stop
 
 
-@pytest.mark.parametrize("epoch", [0.0, 1.0, 2.4])
+@pytest.mark.parametrize("epoch", [0.0, 2.4])
 def test_a_resumed_run_gets_its_rows_in_the_order_of_its_epoch(epoch):
     """TRL's sampler draws the order of each epoch from a generator that begins anew."""
 
@@ -309,11 +290,6 @@ def test_sessions_tell_of_a_kill_and_of_what_changed():
         f"packages.torch: 1.0 -> {version('torch')}",
         "processes: 2 -> 1",
     ]
-
-
-def test_help_needs_none_of_what_stopping_does():
-    code = "import sys, hf_rlhf.train; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_trackers_get_the_runs_own_name_and_the_environment_comes_back(tmp_path, monkeypatch):

@@ -18,7 +18,6 @@ from hf_rlhf.training.progress import (
     results_table,
     samples_table,
     summary,
-    truncation_note,
 )
 
 
@@ -82,20 +81,6 @@ def test_that_every_completion_was_cut_is_said_once_and_why(tmp_path, capsys):
         assert notes == (step == 2)
 
 
-def test_that_most_held_out_completions_were_cut_is_said_at_the_end():
-    def record(share):
-        cut = {"mean": share, "low": share, "high": share, "n": 4}
-        after = {"truncated": cut} if share is not None else {"loss": cut}
-        sampling = {"max_new_tokens": 8} if share is not None else {}
-        return RunRecord(evaluation={"after": after, "sampling": sampling})
-
-    assert truncation_note(record(1.0)).startswith(
-        "100.0% of the held-out completions after training"
-    )
-    assert "8 tokens" in truncation_note(record(0.75))
-    assert [truncation_note(one) for one in (record(0.25), record(None), RunRecord())] == [""] * 3
-
-
 def test_the_table_shows_no_interval_where_there_is_none():
     def estimate(mean, low, high, n):
         return {"mean": mean, "low": low, "high": high, "n": n}
@@ -114,13 +99,6 @@ def test_the_table_shows_no_interval_where_there_is_none():
         "+0.500 [+0.250, +0.750]",
     ]
     assert [*table.columns[0].cells] == ["one (1 row)", "alike", "some"]
-
-
-def test_a_reward_that_is_labelled_reward_is_not_taken_for_the_total():
-    one = {"loss": 0.1, "rewards/total/mean": 0.5, "rewards/correct/mean": 0.25}
-    assert summary(one) == ["reward 0.500 ± 0.000", "correct 0.25"]
-    both = {**one, "rewards/reward/mean": 0.75}
-    assert summary(both) == ["total 0.500 ± 0.000", "correct 0.25", "reward 0.75"]
 
 
 def test_samples_of_training_are_shown_where_no_others_are():
@@ -187,7 +165,6 @@ def test_a_terminal_gets_a_bar_and_a_pipe_only_lines(tmp_path):
     shown = _in_terminal(*script)
     assert "training:  50%" in shown, "of a run that is resumed"
     assert "4/4 [" in shown
-    assert "\x1b[1mloss 0.5000\x1b[0m" in shown, "the total in bold"
     note = shown[shown.index("\x1b[33mnote:") :].splitlines()
     assert [line.split()[0] for line in note[1:3]] == ["words", "words"]
     assert all(len(line) <= 70 for line in note[:3]), "wrapped between words, colour included"
