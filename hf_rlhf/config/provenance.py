@@ -48,7 +48,7 @@ def provenance_of_object(target: Any, module: str | None = None) -> dict[str, An
         "target": f"{owner.__module__}:{owner.__qualname__}",
         "source": redact_source(source) if source is not None else None,
         "sha256": sha256(source.encode()).hexdigest() if source is not None else None,
-        "code": {owner.__qualname__: pickler.digest, **files.digests},
+        "code": {**files.digests, owner.__qualname__: pickler.digest},
         "not_compared": pickler.not_compared,
         "opens": files.opens,
     }

@@ -189,7 +189,7 @@ def test_the_content_of_a_file_counts_and_not_its_place(tiny_run, tmp_path):
     path = report(tmp_path / "validation", identity(runs["a"]))
     assert problems(runs["b"], report=path) == ""
     (tmp_path / "b" / "my.py").write_text(text.replace("len(each)", "len(each) + 1"))
-    assert "version of it: fn (code.my.py " in problems(runs["b"], report=path)
+    assert "code.my.py changed" in problems(runs["b"], report=path)
 
 
 def test_weights_that_are_trained_anew_in_place_are_another_model(tmp_path, monkeypatch):
