@@ -1,4 +1,7 @@
-"""Write train.jsonl and test.jsonl of one block: `python prepare.py BLOCK SEED FOLDER`."""
+"""Write the rows of one block: `python prepare.py BLOCK SEED FOLDER`.
+
+`full` has all turns of a prompt, `last_turn` the last one alone.
+"""
 
 import json
 import os
@@ -53,6 +56,9 @@ if block == "hh":
     rows, held_out = short_hh(os.environ["HH_RLHF"], rng), 100
 else:
     rows, held_out = [conversation(rng) for _ in range(3400)], 400
-for name, part in (("train", rows[held_out:]), ("test", rows[:held_out])):
-    text = "".join(json.dumps(row) + "\n" for row in part)
-    (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+for name, first in (("full", 0), ("last_turn", -1)):
+    (folder / name).mkdir()
+    for split, part in (("train", rows[held_out:]), ("test", rows[:held_out])):
+        short = [{**row, "prompt": row["prompt"][first:]} for row in part]
+        text = "".join(json.dumps(row) + "\n" for row in short)
+        (folder / name / f"{split}.jsonl").write_text(text, encoding="utf-8")

@@ -18,7 +18,6 @@ from .rejected import format_counts as format_counts
 from .sources import Row as Row
 from .sources import Source as Source
 from .sources import data_files as data_files
-from .sources import read_file as read_file
 from .sources import read_rows as read_rows
 from .sources import require as require
 from .splits import Split as Split

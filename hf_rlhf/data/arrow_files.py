@@ -11,6 +11,7 @@ import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 _TURN = {"role", "content"}
-BATCH_ROWS = 512
-BATCH_CHARACTERS = 16_000_000
+BATCH_ROWS = 256
 
 ConvertedRow = tuple[str, Mapping[str, Any], Sequence[int]]
 """The row's position, columns and `HASHES`."""
@@ -44,10 +44,7 @@ def arrow_cache() -> Iterator[Path]:
         try:
             cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DiskError(
-                f"{cache} cannot be written: {error.strerror or error}. Set HF_DATASETS_CACHE to "
-                "a folder that can."
-            ) from error
+            raise DiskError(f"{error}. Set HF_DATASETS_CACHE to a folder to write in.") from error
         yield cache
 
 
@@ -62,7 +59,7 @@ class ArrowRows:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=cache)  # noqa: SIM115 - see __exit__
         self._conversation_columns = conversation_columns
         self._digest = hashlib.blake2b(digest_size=16)
-        self._hashes = tuple(array("Q") for _ in HASHES)
+        self._hashes = array("Q")
         self.schema: pa.Schema | None = None
 
     def add(self, rows: Sequence[ConvertedRow]) -> None:
@@ -71,14 +68,13 @@ class ArrowRows:
 
         if not rows:
             return
-        for index, column in enumerate(self._hashes):
-            column.extend(hashes[index] for _, _, hashes in rows)
+        self._hashes.extend(chain.from_iterable(hashes for _, _, hashes in rows))
         names = list(dict.fromkeys(name for _, columns, _ in rows for name in columns))
         table = pa.table({name: self._array(name, rows) for name in names})
         try:
             self.schema = _unified([self.schema or table.schema, table.schema])
         except pa.ArrowException as error:
-            raise _two_types(str(error), f"before {rows[0][0]} and from there on") from error
+            raise _two_types(f"before {rows[0][0]} and from there on: {error}") from error
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -95,17 +91,16 @@ class ArrowRows:
             # As text: a table of objects gives every object the keys of all others, with nulls.
             return pa.array(list(map(exact_json, values)), pa.json_())
         try:
-            return pa.array(values, _turns_type() if is_conversation else None)
+            turns = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+            return pa.array(values, turns if is_conversation else None)
         except (pa.ArrowException, OverflowError) as error:
-            wrong = next(n for n in range(len(rows)) if not _is_uniform(values[: n + 1]))
-            where = f"first at {rows[wrong][0]}"
-            raise _two_types(f"column {name!r}: {error}", where) from error
+            raise _two_types(f"{rows[0][0]} or after it, field {name!r}: {error}") from error
 
     def hashes(self) -> dict[str, Any]:
         """Return each of `HASHES` as numpy uint64, shape (rows,)."""
         import numpy as np
 
-        columns = (np.frombuffer(column, np.uint64) for column in self._hashes)  # no copies
+        columns = np.frombuffer(self._hashes, np.uint64).reshape(-1, len(HASHES)).T  # no copy
         return dict(zip(HASHES, columns, strict=True))
 
     def write(self, mask: Any, schema: "pa.Schema", cache: Path) -> "Dataset":
@@ -116,6 +111,7 @@ class ArrowRows:
         """
         import pyarrow as pa
         from datasets import Dataset, Features
+        from datasets.table import cast_table_to_schema
         from filelock import FileLock
 
         schema = Features.from_arrow_schema(schema).arrow_schema
@@ -128,8 +124,11 @@ class ArrowRows:
                 partial = path.with_suffix(".partial")
                 with partial.open("wb") as file:
                     with pa.ipc.new_stream(file, schema) as writer:
-                        for table in self._selected(mask):
-                            writer.write_table(_cast(table, schema))
+                        try:
+                            for table in self._selected(mask):
+                                writer.write_table(cast_table_to_schema(table, schema))
+                        except pa.ArrowException as error:
+                            raise _two_types(f"in rows that lie far apart: {error}") from error
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(partial, path)
@@ -156,27 +155,11 @@ class ArrowRows:
         self._file.close()
 
 
-def _is_uniform(values: Sequence[Any]) -> bool:
-    import pyarrow as pa
-
-    try:
-        pa.array(values)
-    except (pa.ArrowException, OverflowError):
-        return False
-    return True
-
-
-def _two_types(problem: str, where: str) -> DataError:
+def _two_types(problem: str) -> DataError:
     return DataError(
-        f"a column has values of two types, {where}: {problem}. Make them one type, or leave the "
-        "column out: `keep` lists the columns that stay."
+        f"a column has values of two types: {problem}. Make them one type, or leave the column "
+        "out: `keep` lists the columns that stay."
     )
-
-
-def _turns_type() -> "pa.DataType":
-    import pyarrow as pa
-
-    return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 
 
 def _unified(schemas: Sequence["pa.Schema"]) -> "pa.Schema":
@@ -199,45 +182,10 @@ def _unified(schemas: Sequence["pa.Schema"]) -> "pa.Schema":
 
 
 def common_schema(sources: Sequence[ArrowRows]) -> "pa.Schema":
-    """Return types that can hold the rows of all sources; null counts as text."""
+    """Return types that can hold the rows of all sources."""
     import pyarrow as pa
 
     try:
-        schema = _unified([rows.schema for rows in sources if rows.schema is not None])
+        return _unified([rows.schema for rows in sources if rows.schema is not None])
     except pa.ArrowException as error:
-        raise _two_types(str(error), "in the training and the held-out source") from error
-    return pa.schema([(column.name, _null_as_text(column.type)) for column in schema])
-
-
-def _null_as_text(kind: "pa.DataType") -> "pa.DataType":
-    """Replace null by text at any depth of a type: pyarrow cannot cast null within lists."""
-    import pyarrow as pa
-
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_null_as_text(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _null_as_text(field.type)) for field in kind])
-    return kind
-
-
-def _cast(table: "pa.Table", schema: "pa.Schema") -> "pa.Table":
-    import pyarrow as pa
-
-    columns = []
-    # `table.column_names` and `table[name]` each scan all columns.
-    present = dict(zip(table.column_names, table.columns, strict=True))
-    for field in schema:
-        if field.name not in present:
-            columns.append(pa.nulls(len(table), field.type))
-            continue
-        column = present[field.name]
-        if isinstance(field.type, pa.JsonType) and not isinstance(column.type, pa.JsonType):
-            column = pa.array(list(map(exact_json, column.to_pylist())), pa.json_())
-        try:
-            columns.append(column.cast(field.type))
-        except pa.ArrowException as error:
-            where = "in rows that lie far apart"
-            raise _two_types(f"column {field.name!r}: {error}", where) from error
-    return pa.table(columns, schema=schema)
+        raise _two_types(f"in the training and the held-out source: {error}") from error

@@ -40,7 +40,6 @@ class ChatRowArguments(Split):
     system_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     system: str | None = None
-    context: Literal["full", "last_turn"] = "full"
     keep: list[str] | None = None
     ignore: list[str] | None = None
     text: bool = False

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.arrow_files import (
-    BATCH_CHARACTERS,
     BATCH_ROWS,
     ArrowRows,
     ConvertedRow,
@@ -25,7 +24,6 @@ from hf_rlhf.data.arrow_files import (
 )
 from hf_rlhf.data.chat import has_schemas, tools_json, turn_objects, unread_turn_keys
 from hf_rlhf.data.chat_arguments import READ_BY_TRL, ChatRowArguments
-from hf_rlhf.data.context import LastTurn
 from hf_rlhf.data.examples import Example
 from hf_rlhf.data.forms import Margin, PreferenceLabel, chat_schemas
 from hf_rlhf.data.rejected import BadRow, RejectedRows, convert_rows, format_counts
@@ -81,10 +79,6 @@ def load_chat_rows(
         source=source.name,
         name=arguments.schema,
         max_share=arguments.max_rejected_share,
-        other_tables={
-            **chat_schemas(),
-            "preference` with `label: safer": chat_schemas("safer")["preference"],
-        },
     )
     _print(
         f"{source.name}: {form} rows, schema {schema.schema.name}: {schema.why}; as {trl_format}."
@@ -143,7 +137,8 @@ class _Conversion:
     arguments: ChatRowArguments
     schema: DetectedSchema
     trl_format: TrlFormat
-    rows_read: int = 0
+    accepted: int = 0
+    """Rows that are not rejected."""
     usable: int = 0
     margins: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -159,11 +154,11 @@ class _Conversion:
     present: set[str] = field(default_factory=set)
     """Columns in `keep` that occur in a row."""
     rejected: RejectedRows = field(init=False)
-    last_turn: LastTurn | None = field(init=False)
 
-    def __post_init__(self) -> None:
-        cuts = self.arguments.context == "last_turn"
-        self.last_turn = LastTurn(self.trl_format) if cuts else None
+    @property
+    def rows_read(self) -> int:
+        """All rows."""
+        return self.accepted + self.rejected.reasons.total()
 
     def run(self, name: str, splits: Sequence[Rows], written: Sequence[ArrowRows]) -> None:
         """Write the usable rows of each split. Raises DataError if too many cannot be used."""
@@ -179,16 +174,11 @@ class _Conversion:
             raise DataError(
                 f"{name}: all {self.rows_read} rows are left out ({format_counts(self.skipped)})."
             )
-        if missing := sorted(set(self.arguments.keep or ()) - self.present):
-            raise DataError(
-                f"{name}: `keep` names {', '.join(missing)}, which no row has. Remove or correct "
-                "it."
-            )
-        if missing := sorted(set(self.arguments.ignore or ()) - self.ignored):
-            raise DataError(
-                f"{name}: `ignore` names {', '.join(missing)}, which no row has, neither as a "
-                "column nor as a key of turns. Remove or correct it."
-            )
+        for argument, found in (("keep", self.present), ("ignore", self.ignored)):
+            if missing := sorted(set(getattr(self.arguments, argument) or ()) - found):
+                raise DataError(
+                    f"{name}: `{argument}` names {', '.join(missing)}, which no row has."
+                )
         if self.margins not in (0, self.usable):
             raise DataError(
                 f"{name}: {self.usable - self.margins} of {self.usable} rows have no `margin`, and "
@@ -197,21 +187,15 @@ class _Conversion:
 
     def _batches(self, rows: Rows) -> Iterator[list[tuple[Row, Example]]]:
         batch: list[tuple[Row, Example]] = []
-        size = 0
-        for row, example in convert_rows(rows, self._example, self._reject):
+        for row, example in convert_rows(rows, self._example, self.rejected.add):
             if example.skip:
                 self.skipped[example.skip] += 1
                 continue
             batch.append((row, example))
-            size += _characters(row.values)
-            if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
+            if len(batch) == BATCH_ROWS:
                 yield batch
-                batch, size = [], 0
+                batch = []
         yield batch
-
-    def _reject(self, row: Row, number: int, error: BadRow) -> None:
-        self.rows_read += 1
-        self.rejected.add(row, number, error)
 
     def _example(self, row: Row, number: int) -> tuple[Row, Example]:
         row = self._prepared(row)
@@ -223,7 +207,7 @@ class _Conversion:
         self._check_extra_columns(row)
         for objects in turns.values():
             self.turn_keys.update(unread_turn_keys(objects))
-        self.rows_read += 1
+        self.accepted += 1
         return row, example
 
     def _prepared(self, row: Row) -> Row:
@@ -264,7 +248,8 @@ class _Conversion:
         return is_kept and self.trl_format.conversational and self.trl_format.form != "prompts"
 
     def _checked(self, row: Row, example: Example) -> Example:
-        for name, answer in zip(_answer_names(example), example.answers, strict=True):
+        names = ("chosen", "rejected") if len(example.answers) == 2 else ("response",)
+        for name, answer in zip(names, example.answers, strict=False):
             if not answer["content"].strip() and not answer.get("tool_calls"):
                 raise BadRow("empty_response", f"{row.where}: {name} is empty.")
         answers = [{**turn, "content": turn["content"].strip()} for turn in example.answers]
@@ -277,7 +262,7 @@ class _Conversion:
             turn = {"role": "system", "content": self.arguments.system}
             example = replace(example, history=[turn, *example.history])
         self.trl_format.check(row, example)
-        return example if self.last_turn is None else self.last_turn.cut(example)
+        return example
 
     def _check_extra_columns(self, row: Row) -> None:
         """Raise BadRow if a value of an extra column does not fit into a table."""
@@ -302,26 +287,26 @@ class _Conversion:
             if self.trl_format.form == "unpaired":
                 columns["label"] = example.label
             columns |= self._extra_columns(row)
-            self._count_calls(example)
-            self.texts_as_turns += any(self._texts_as_turns(row, example))
+            self._count_turns(row, example)
             converted.append((row.where, columns, row_hashes(example)))
         self.usable += len(converted)
         return converted
 
-    def _texts_as_turns(self, row: Row, example: Example) -> Iterator[bool]:
-        contents = [turn["content"] for turn in (*example.history, *example.answers)]
-        for name, kinds in self.schema.schema.needs.items():
-            value = row.values[name]
-            looks = TEXT in kinds and value_kind(value) in (JSON_TURNS, TRANSCRIPT)
-            yield looks and not any(value in text for text in contents)
-
-    def _count_calls(self, example: Example) -> None:
+    def _count_turns(self, row: Row, example: Example) -> None:
+        """Count calls, those learned, and rows with a text that was read as turns."""
         earlier, answered = (
             sum(len(turn.get("tool_calls", ())) for turn in turns)
             for turns in (example.history, example.answers)
         )
         self.tool_calls["read"] += earlier + answered
         self.tool_calls["learned"] += answered + earlier * (self.trl_format.form == "messages")
+        contents = [turn["content"] for turn in (*example.history, *example.answers)]
+        self.texts_as_turns += any(
+            TEXT in kinds
+            and value_kind(row.values[name]) in (JSON_TURNS, TRANSCRIPT)
+            and not any(row.values[name] in text for text in contents)
+            for name, kinds in self.schema.schema.needs.items()
+        )
 
     def _short_enough(self, batch: Sequence[tuple[Row, Example]]) -> Iterator[tuple[Row, Example]]:
         max_prompt, max_tokens = self.arguments.max_prompt_tokens, self.arguments.max_tokens
@@ -360,19 +345,4 @@ class _Conversion:
             "turn_keys_left_out": dict(sorted(self.turn_keys.items())),
             **({"tool_calls": dict(self.tool_calls)} if self.tool_calls["read"] else {}),
             **({"texts_as_turns": self.texts_as_turns} if self.texts_as_turns else {}),
-            **({} if self.last_turn is None else self.last_turn.report()),
         }
-
-
-def _answer_names(example: Example) -> tuple[str, ...]:
-    pair = len(example.answers) == 2
-    return ("chosen", "rejected") if pair else ("response",)[: len(example.answers)]
-
-
-def _characters(value: Any) -> int:
-    """Return roughly how many characters a value has, at any depth."""
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(_characters, value.values()))
-    return sum(map(_characters, value)) if isinstance(value, (list, tuple)) else 1

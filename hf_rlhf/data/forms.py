@@ -21,6 +21,8 @@ from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.schemas import Schema
 from hf_rlhf.data.sources import Row
 from hf_rlhf.data.values import (
+    BINARY,
+    BOOLEANS,
     FLAG,
     JSON_TURNS,
     NUMBER,
@@ -47,9 +49,6 @@ _ALPACA = ("input", "history")
 _PAIR = ("chosen", "rejected")
 _TRANSCRIPTS = dict.fromkeys(_PAIR, (TRANSCRIPT,))
 _MARGINS = {"column": ("margin",), "scores": ("score_chosen", "score_rejected"), "none": ()}
-# pandas writes a column of integers with missing values as floats.
-_BINARY = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
-_BOOLEANS = {"true": True, "false": False, **{key: bool(n) for key, n in _BINARY.items()}}
 
 
 def chat_schemas(
@@ -62,18 +61,22 @@ def chat_schemas(
         margin: the source of a preference's margin: the column `margin`, `score_chosen` -
             `score_rejected`, or none.
     """
-    pairs, judged = _preference_schemas(label), _judged_responses()
-    good = "judged responses, of which those with label true are learnt; they are no pairs"
-    chosen = "preferences, of which the chosen answer is learnt"
+    pairs = _preference_schemas(label)
+    judged = tuple(  # responses with a boolean `label`, for KTO
+        _changed(
+            schema,
+            _add_label,
+            name=f"{schema.name}_label",
+            needs={**schema.needs, "label": (FLAG, TEXT, NUMBER)},
+        )
+        for schema in _responses()
+    )
     optional = _MARGINS[margin] if margin == "column" else ()  # scores stay separate columns
     return {
         "sft": (
             *(replace(schema, unless=(*schema.unless, "label")) for schema in _responses()),
-            *(_changed(schema, _skip_bad, about=good) for schema in judged),
-            *(
-                _changed(schema, _keep_chosen, about=chosen, name=f"{schema.name}:chosen")
-                for schema in pairs
-            ),
+            *(_changed(schema, _skip_bad) for schema in judged),
+            *(_changed(schema, _keep_chosen, name=f"{schema.name}:chosen") for schema in pairs),
         ),
         "preference": tuple(
             _changed(schema, partial(_add_margin, margin), optional=(*schema.optional, *optional))
@@ -96,15 +99,11 @@ def row_kind(values: Mapping[str, Any]) -> str:
             if present >= schema.needs.keys() and present.isdisjoint(schema.unless):
                 column = next(iter(schema.needs))
                 is_conversation = kind == "sft" and column in _CONVERSATIONS
-                return _conversation_kind(values[column]) if is_conversation else kind
+                if not is_conversation:
+                    return kind
+                last = conversation_turns(values[column])[-1:]
+                return {"assistant": "sft"}.get(last[0]["role"], "prompts") if last else "unknown"
     return "unknown"
-
-
-def _conversation_kind(value: Any) -> str:
-    turns = conversation_turns(value)
-    if not turns:
-        return "unknown"
-    return "sft" if turns[-1]["role"] == "assistant" else "prompts"
 
 
 def _schema(
@@ -148,20 +147,6 @@ def _responses() -> tuple[Schema, ...]:
             Schema(name, {name: _LISTS}, partial(_answered, name), unless=_PAIR)
             for name in _CONVERSATIONS
         ),
-    )
-
-
-def _judged_responses() -> tuple[Schema, ...]:
-    """Responses with a boolean `label`, for KTO."""
-    return tuple(
-        _changed(
-            schema,
-            _add_label,
-            name=f"{schema.name}_label",
-            needs={**schema.needs, "label": (FLAG, TEXT, NUMBER)},
-            about="judged responses",
-        )
-        for schema in _responses()
     )
 
 
@@ -231,8 +216,7 @@ def _conversation_pair(row: Row) -> Example:
     if not chosen or chosen[:-1] != rejected[:-1]:
         raise BadRow(
             "different_prompts",
-            f"{row.where}: chosen and rejected differ before their last turn, so they do not "
-            "answer the same prompt.",
+            f"{row.where}: chosen and rejected differ before their last turn.",
         )
     _check_answer([chosen[-1], rejected[-1]], row.where)
     history = checked_history(row, "chosen", chosen[:-1])
@@ -254,22 +238,21 @@ def _pair_by_label(label: PreferenceLabel) -> Schema:
 
     def make(row: Row) -> Example:
         better = row.values[column]
-        if str(better) not in _BINARY:
+        if str(better) not in BINARY:
             problem = f"{row.at(column)}: is {describe_value(better)}, expected 0 or 1."
             raise BadRow("label_outside_set", problem)
-        return orders[_BINARY[str(better)]].make(row)
+        return orders[BINARY[str(better)]].make(row)
 
     return Schema(
         "pku_saferlhf",
         {**orders[0].needs, column: (NUMBER, TEXT)},
         make,
-        about=f"pairs, with `label: {label}`",
     )
 
 
 def _add_label(row: Row, example: Example) -> Example:
     value = row.values["label"]
-    label = _BOOLEANS.get(str(value).lower())
+    label = BOOLEANS.get(str(value).lower())
     if label is None:
         raise BadRow(
             "label_outside_set",
@@ -296,8 +279,7 @@ def _add_margin(margin: Margin, row: Row, example: Example) -> Example:
     if size < 0:
         raise BadRow(
             "negative_margin",
-            f"{row.where}: the margin is {size:g}: below 0 it says that the rejected answer "
-            "is the better one.",
+            f"{row.where}: the margin is {size:g}, expected at least 0.",
         )
     return replace(example, margin=size)
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _LEARNED = ("prompt", "completion", "chosen", "rejected", "messages", "text", "label", "margin")
 """Training columns, of which all sources must have the same."""
 _RESPONSES = ("completion", "chosen", "rejected")
-_ROUNDED = 0.005 + 1e-9
-"""Tolerance for shares rounded to two decimals: 0.33 + 0.33 + 0.33."""
 
 
 @dataclass
@@ -77,10 +75,9 @@ def mixture(
     """Load several datasets and mix their training rows by weight.
 
     Each source is an entry like `dataset` itself, with two more keys: `label` (by default the name)
-    and `weight`. Weights are relative; if all are below 1, they are shares and must sum to 1. With
-    weights, the mixture is as large as its shares allow without repeating a row: the scarcest
-    source is used whole, and rows of the others are drawn by `seed`. Without weights, every row of
-    every source is used once.
+    and `weight`. Weights are relative. With weights, the mixture is as large as its shares allow
+    without repeating a row: the scarcest source is used whole, and rows of the others are drawn by
+    `seed`. Without weights, every row of every source is used once.
 
     Args:
         sources: the datasets: `name`, `label`, `weight`, and the arguments of that adapter.
@@ -98,16 +95,20 @@ def mixture(
 
     Raises:
         ConfigError: a source cannot be loaded.
-        DataError: some sources have a weight and others none, shares do not sum to 1, or rows have
-            different forms.
+        DataError: some sources have a weight and others none, or rows have different forms.
     """
+    import numpy as np
+
     if len(sources) < 2:
         raise DataError(f"`sources` has {len(sources)} entries, expected at least two.")
     mixed = load_sources(sources)
     _check(mixed, repeat)
     _unify_json(mixed)
     _find_overlap(mixed, drop_overlap)
-    _measure(mixed, tokenizer, by)
+    for each in mixed:
+        kwargs = each.chat_template_kwargs
+        tokens = (_tokens(row, tokenizer, kwargs) for row in each.train) if by == "tokens" else ()
+        each.size = np.array(list(tokens) or [1] * len(each.train), np.int64)
     shares = _choose(mixed, repeat, seed)
     return Loaded(_splits(mixed), _report(mixed, by, shares, drop_overlap))
 
@@ -129,11 +130,9 @@ def _check(mixed: Sequence[MixedSource], repeat: bool) -> None:
     unweighted = [each.label for each in mixed if each.weight is None]
     if unweighted and len(unweighted) < len(mixed):
         raise DataError(
-            f"{', '.join(unweighted)} {'have' if len(unweighted) > 1 else 'has'} no `weight`, and "
-            "other sources have one. Give one to each source, or to none: then every row of every "
-            "source is used once."
+            f"`weight` is missing for {', '.join(unweighted)}, and other sources have one. Give "
+            "one to each source, or to none: then every row of every source is used once."
         )
-    _check_shares(mixed)
     if unweighted and repeat:
         raise DataError("`repeat` is set, but no source has a `weight`. Give one to each source.")
     first, *others = mixed
@@ -144,18 +143,6 @@ def _check(mixed: Sequence[MixedSource], repeat: bool) -> None:
                 f"{other.label} has {_form(other.train)}. Use adapters that return the same "
                 "columns, and the same `format`."
             )
-
-
-def _check_shares(mixed: Sequence[MixedSource]) -> None:
-    """Raise DataError for weights that are shares (all below 1) but do not sum to 1."""
-    shares = {each.label: each.weight for each in mixed if each.weight is not None}
-    total = sum(shares.values())
-    if shares and max(shares.values()) < 1 and abs(total - 1) > _ROUNDED * len(shares):
-        listed = " + ".join(f"{label} {share:g}" for label, share in shares.items())
-        raise DataError(
-            f"weights that are all below 1 are shares, and should sum to 1: {listed} = {total:g}. "
-            "Correct them, or write relative weights, such as 2 and 3."
-        )
 
 
 def _form(rows: "Dataset") -> str:
@@ -189,19 +176,6 @@ def _prompts(rows: "Dataset") -> Any:
     values = rows[name] if name else ()
     texts = (value[:-1] if name == "messages" else value for value in values)
     return np.array([prompt_hash(text) for text in texts], np.uint64)
-
-
-def _measure(mixed: Sequence[MixedSource], tokenizer: Any, by: str) -> None:
-    import numpy as np
-
-    for each in mixed:
-        kwargs = each.chat_template_kwargs
-        counts = (
-            (_tokens(row, tokenizer, kwargs) for row in each.train)
-            if by == "tokens"
-            else [1] * len(each.train)
-        )
-        each.size = np.array(list(counts), np.int64)
 
 
 def _tokens(row: Mapping[str, Any], tokenizer: Any, kwargs: Mapping[str, Any]) -> int:

@@ -12,8 +12,6 @@ from hf_rlhf.data.values import describe_value
 from hf_rlhf.errors import DataError
 from hf_rlhf.storage.files import atomic_file
 
-MAX_LISTED_CHARACTERS = 1000
-"""Limit for each text in the list; `where` locates the complete row."""
 _EXAMPLES = 3
 
 Converted = TypeVar("Converted")
@@ -103,7 +101,7 @@ class RejectedRows:
             "row": number,
             "reason": error.reason,
             "message": str(error),
-            "values": _shortened(row.values),
+            "values": row.values,
         }
         line = json.dumps(entry, ensure_ascii=False, default=str) + "\n"
         self._file.write(line.encode("utf-8", errors="backslashreplace"))
@@ -113,32 +111,15 @@ class RejectedRows:
         count = self.reasons.total()
         if count < rows_read and count <= max_share * rows_read:
             return
-        limit = f"more than `max_rejected_share` ({max_share:.1%}) allows"
-        if count == rows_read:
-            limit = "so none is left"
-        listed = " The first process of a run lists them all in rejected_rows.jsonl."
-        if self.path:
-            listed = f" All are listed in {self.path}."
         examples = "".join(f"\n  {message}" for message in self._examples)
         raise DataError(
-            f"{name}: {count} of {rows_read} rows ({count / rows_read:.1%}) cannot be used, "
-            f"{limit} ({format_counts(self.reasons)}).{listed} Correct them, or raise the share. "
-            f"The first:{examples}"
+            f"{name}: {count} of {rows_read} rows ({count / rows_read:.1%}) cannot be used "
+            f"({format_counts(self.reasons)}), `max_rejected_share` is {max_share:.1%}. Correct "
+            f"them ({self.path or 'rejected_rows.jsonl of the run'} lists all), or raise the share "
+            f"if others are left. The first:{examples}"
         )
 
 
 def format_counts(reasons: Mapping[str, int]) -> str:
     """Return reasons with their counts, the most frequent first: `empty_turn: 3, unfit:x: 1`."""
     return ", ".join(f"{reason}: {n}" for reason, n in Counter(reasons).most_common())
-
-
-def _shortened(value: Any) -> Any:
-    if isinstance(value, str):
-        if len(value) <= MAX_LISTED_CHARACTERS:
-            return value
-        return f"{value[:MAX_LISTED_CHARACTERS]}... ({len(value)} characters)"
-    if isinstance(value, Mapping):
-        return {str(key): _shortened(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_shortened(inner) for inner in value]
-    return value

@@ -4,12 +4,10 @@ A schema is a name, the required columns with the kinds of their values, and a c
 `Example`. Detection samples many rows and never guesses between two schemas.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 from hf_rlhf.data.examples import Example
@@ -20,10 +18,7 @@ from hf_rlhf.errors import DataError, did_you_mean
 
 SAMPLE_ROWS = 1000
 """Rows of each split that detection samples."""
-_EXAMPLES, _NEAREST = 5, 3
-_PYTHON_LIST = re.compile(r"\s*\[\s*\{\s*'")
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-"""Separators in the header of a CSV file that is not separated by commas."""
+_NEAREST = 3
 
 
 @dataclass(frozen=True)
@@ -39,8 +34,6 @@ class Schema:
     """Columns that are used if present."""
     unless: tuple[str, ...] = ()
     """Columns that exclude this form; null counts as absent."""
-    about: str = ""
-    """A description of such rows and their use."""
 
     def fits(self, values: Mapping[str, Any]) -> bool:
         """Return whether a row has this form."""
@@ -92,20 +85,18 @@ def _misfit(row: Row, schema: Schema) -> BadRow:
                 f"{row.where}: lacks {name!r}{did_you_mean(name, row.values)}. "
                 f"It has: {', '.join(row.values) or 'no columns'}.",
             )
-        if value_kind(value) not in kinds:
-            reason = "null" if value is None else "wrong_type"
+        if (kind := value_kind(value)) not in kinds:
+            if not isinstance(value, (list, Mapping)):
+                kind = (
+                    f"{kind}, {describe_value(value)}"
+                    if isinstance(value, str) and kind != TEXT
+                    else describe_value(value)
+                )
             return BadRow(
-                f"{reason}:{name}",
-                f"{row.at(name)}: is {_described(value)}, expected {' or '.join(kinds)}.",
+                f"{'null' if value is None else 'wrong_type'}:{name}",
+                f"{row.at(name)}: is {kind}, expected {' or '.join(kinds)}.",
             )
     raise AssertionError(f"{row.where} fits {schema.name}")
-
-
-def _described(value: Any) -> str:
-    kind = value_kind(value)
-    if isinstance(value, str) and kind != TEXT:
-        return f"{kind}, {describe_value(value)}"
-    return kind if isinstance(value, (list, Mapping)) else describe_value(value)
 
 
 def detect_schema(
@@ -113,7 +104,6 @@ def detect_schema(
     splits: Sequence[Rows],
     *,
     source: str,
-    other_tables: Mapping[str, Sequence[Schema]],
     name: str | None = None,
     max_share: float = 0.0,
 ) -> DetectedSchema:
@@ -124,7 +114,6 @@ def detect_schema(
             tried.
         splits: the rows; `SAMPLE_ROWS` of each are read.
         source: the source's name, for messages.
-        other_tables: adapter -> its schemas, to name the adapter that would read the rows.
         name: of the schema to use, without detection.
         max_share: the share of rows that may fit another schema, or two (they are rejected).
 
@@ -141,10 +130,19 @@ def detect_schema(
             survey.add(row, rows.columns)
     if not survey.votes:
         problem = survey.lacks_column if survey.rows else survey.unreadable
-        raise DataError(problem or survey.no_schema_fits(source, other_tables))
+        cure = "Map the columns (`columns: {prompt: NAME_IN_THE_FILE, ...}`), or rename them."
+        raise DataError(problem or survey.report(f"{source}: no known schema fits.", cure))
     (best, count), *rivals = survey.votes.most_common()
     if rivals and (rivals[0][1] == count or rivals[0][1] > max_share * survey.rows):
-        raise DataError(survey.several_fit(source))
+        fitting = "; ".join(
+            f"{' and '.join(names)} fit {where}" for names, where in survey.first.items()
+        )
+        problem = f"{source}: rows have more than one schema: {fitting}."
+        cure = (
+            "Name the one to use (`schema: NAME`; other rows are then rejected), or map the "
+            "columns (`columns`)."
+        )
+        raise DataError(survey.report(problem, cure))
     schema = _find(survey.tried, best)
     others = tuple(other for other in survey.tried if other is not schema)
     return DetectedSchema(schema, survey.why(schema, mapped), others)
@@ -173,7 +171,6 @@ class _Survey:
         """Names of the schemas that fit one row -> the place of the first such row."""
         self.lacks_column = ""
         self.unreadable = ""
-        self.examples: list[Row] = []
 
     def add(self, row: Row, columns: Mapping[str, str]) -> None:
         if row.fault is not None:
@@ -185,8 +182,6 @@ class _Survey:
         except BadRow as error:
             self.lacks_column = self.lacks_column or str(error)
             return
-        if len(self.examples) < _EXAMPLES:
-            self.examples.append(row)
         for column, value in row.values.items():
             self.kinds.setdefault(column, Counter())[value_kind(value)] += 1
         fitting = tuple(schema.name for schema in self.tried if schema.fits(row.values))
@@ -203,38 +198,15 @@ class _Survey:
             f"{', '.join(schema.needs)};{mapping} {others or 'no other schema fits any'}"
         )
 
-    def no_schema_fits(self, source: str, other_tables: Mapping[str, Sequence[Schema]]) -> str:
-        problem = f"{source}: no known schema fits."
-        fitting = [
-            f"The adapter `{adapter}` would read these rows as {schema.name}"
-            + (f": {schema.about}." if schema.about else ".")
-            for adapter, table in other_tables.items()
-            for schema in table
-            if all(schema.fits(row.values) for row in self.examples)
-        ]
-        cure = "Map the columns (`columns: {prompt: NAME_IN_THE_FILE, ...}`), or rename them."
-        return self._report(problem, *fitting, *self._hints(), cure)
-
-    def several_fit(self, source: str) -> str:
-        fitting = "; ".join(
-            f"{' and '.join(names)} fit {where}" for names, where in self.first.items()
-        )
-        cure = (
-            "Name the one to use (`schema: NAME`; other rows are then rejected), or map the "
-            "columns (`columns`)."
-        )
-        return self._report(f"{source}: rows have more than one schema: {fitting}.", cure)
-
-    def _report(self, problem: str, *after: str) -> str:
+    def report(self, problem: str, cure: str) -> str:
         """Return a problem with the columns, the `_NEAREST` schemas, and the fix."""
         columns = "; ".join(map(self._column, self.kinds))
-        verdicts = sorted(
-            ((len(self._problems(schema)), self._verdict(schema)) for schema in self.tried),
-            key=itemgetter(0),
+        nearest = sorted(
+            ((self._lacks(each), each.name) for each in self.tried), key=lambda it: it[0][0]
         )
-        nearest = [f"  {verdict}" for _, verdict in verdicts[:_NEAREST]]
+        verdicts = [f"  {name}: {'; '.join(lacks)}" for (_, lacks), name in nearest[:_NEAREST]]
         head = f"{problem} Columns found: {columns}."
-        return "\n".join([head, "The nearest schemas:", *nearest, *after])
+        return "\n".join([head, "The nearest schemas:", *verdicts, cure])
 
     def _column(self, name: str) -> str:
         kinds = self.kinds[name]
@@ -242,14 +214,10 @@ class _Survey:
         presence = "" if count == self.rows else f", in {count} of {self.rows} rows"
         return f"{name} ({', '.join(kinds)}{presence})"
 
-    def _verdict(self, schema: Schema) -> str:
-        """Return how many rows fit a schema, or what they lack."""
+    def _lacks(self, schema: Schema) -> tuple[int, list[str]]:
+        """Return how far a schema is from the rows, and what they lack."""
         if votes := self.votes[schema.name]:
-            return f"{schema.name}: fits {votes} of {self.rows} rows"
-        problems = self._problems(schema) or ["no single row has all of " + ", ".join(schema.needs)]
-        return f"{schema.name}: {'; '.join(problems)}"
-
-    def _problems(self, schema: Schema) -> list[str]:
+            return 0, [f"fits {votes} of {self.rows} rows"]
         problems = []
         for column, kinds in schema.needs.items():
             if column not in self.kinds:
@@ -257,26 +225,10 @@ class _Survey:
             elif not any(kind in self.kinds[column] for kind in kinds):
                 present = ", ".join(self.kinds[column])
                 problems.append(f"{column} is {present} and not {' or '.join(kinds)}")
-        return problems + [
+        problems += [
             f"has {column}, which it must not"
             for column in schema.unless
             if any(kind != NULL for kind in self.kinds.get(column, ()))
         ]
-
-    def _hints(self) -> Iterator[str]:
-        """Yield a hint for each column that seems to be a schema's column in another form."""
-        needed = {name for schema in self.tried for name in schema.needs}
-        for column, value in self.examples[0].values.items() if self.examples else ():
-            signs = [sign for mark, sign in _SEPARATORS.items() if mark in column]
-            if signs and len(self.kinds) == 1:
-                yield f"A CSV file's columns are separated by commas, not {signs[0]}."
-            if isinstance(value, Mapping):
-                for inner in (name for name in value if name in needed):
-                    yield (
-                        f"{column} is an object that has {inner}: `columns: {{{inner}: "
-                        f"{column}.{inner}}}` reaches it."
-                    )
-            elif isinstance(value, list) and value and all(isinstance(x, list) for x in value):
-                yield f"{column} is a list of lists: write a row for each conversation in it."
-            elif isinstance(value, str) and _PYTHON_LIST.match(value):
-                yield f"{column} is a list as Python's str() writes it: write it by json.dumps."
+        together = f"no single row has all of {', '.join(schema.needs)}"
+        return len(problems), problems or [together]

@@ -26,11 +26,6 @@ _SPLIT_WORDS = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("validation", "valid", "val", "dev", "eval", "evaluation"), "validation"),
 }
-_UNREAD_FORMATS: Mapping[str, str] = {
-    ".eval": " It is an inspect_ai log: `inspect log dump FILE` writes it as JSON, in which each "
-    "entry of `samples` is a row (jq -c '.samples[]').",
-    ".traj": " It is a SWE-agent trajectory, whose actions are shell commands, not tool calls.",
-}
 _HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?")
 
 
@@ -119,21 +114,41 @@ def read_rows(
     """
     wanted = dict(columns or {})
     paths = _paths(source)
+    name = str(source) if isinstance(source, str | Path) else ", ".join(source)
     if len(paths) == 1 and not os.path.exists(paths[0]):
-        name = str(source if isinstance(source, str | Path) else source[0])
         return _hub(name, revision, subset, wanted)
     if revision or subset:
         raise DataError(
-            f"{source}: {'revision' if revision else 'subset'} cannot be honoured, since this is "
-            "a local path. Leave it out, or give a Hub dataset id."
+            f"{name}: `{'revision' if revision else 'subset'}` is for Hub datasets, and this is a "
+            "local path. Leave it out."
         )
-    if len(paths) != 1:
-        name = str(source) if isinstance(source, str | Path) else ", ".join(source)
-        return _several(name, paths, wanted)
-    path = paths[0]
-    if path.is_dir():
-        return _folder(path, wanted)
-    return Source(str(path), {"train": Rows(str(path), partial(_file_rows, path), wanted)})
+    splits: dict[str, list[Callable[[], Iterator[Row]]]] = {}
+    for path in paths:
+        if not os.path.exists(path):
+            raise DataError(
+                f"{path}: no such file or folder{_near(path)}. Several paths are read from this "
+                "machine; a Hub dataset can be one of the sources of a `mixture`."
+            )
+        if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+            for split, rows in _saved_dataset(path).items():
+                splits.setdefault(split, []).append(rows.open)
+            continue
+        for file in data_files(path) if path.is_dir() else [path]:
+            part = file.relative_to(path) if path.is_dir() else Path(path.name)
+            split = "train" if [path] == paths == [file] else _split_of(part)
+            splits.setdefault(split, []).append(partial(_file_rows, file))
+
+    def joined(parts: Sequence[Callable[[], Iterator[Row]]]) -> Iterator[Row]:
+        return chain.from_iterable(part() for part in parts)
+
+    is_file = len(paths) == 1 and not paths[0].is_dir()
+    return Source(
+        name,
+        {
+            split: Rows(name if is_file else f"{name} ({split})", partial(joined, parts), wanted)
+            for split, parts in splits.items()
+        },
+    )
 
 
 def _paths(source: str | Path | Sequence[str]) -> list[Path]:
@@ -141,12 +156,8 @@ def _paths(source: str | Path | Sequence[str]) -> list[Path]:
     paths: list[Path] = []
     for name in [source] if isinstance(source, str | Path) else source:
         path = Path(name).expanduser()
-        if os.path.exists(path) or not has_magic(str(path)):  # unlike Path.exists, never raises
-            paths.append(path)
-        elif files := sorted(map(Path, glob(str(path), recursive=True))):
-            paths += files
-        else:
-            raise DataError(f"{name}: no file matches this pattern.")
+        files = sorted(map(Path, glob(str(path), recursive=True))) if has_magic(str(path)) else []
+        paths += [path] if os.path.exists(path) or not files else files
     if not paths:
         raise DataError("the list of paths is empty. Expected at least one.")
     if len(set(paths)) < len(paths):
@@ -155,44 +166,10 @@ def _paths(source: str | Path | Sequence[str]) -> list[Path]:
     return paths
 
 
-def _several(name: str, paths: Sequence[Path], columns: Mapping[str, str]) -> Source:
-    """Join the splits of files and folders."""
-    splits: dict[str, list[Rows]] = {}
-    for path in paths:
-        if not os.path.exists(path):
-            raise DataError(
-                f"{path}: no such file or folder{_near(path)}. Several paths are read from this "
-                "machine; a Hub dataset can be one of the sources of a `mixture`."
-            )
-        file = Rows(str(path), partial(_file_rows, path))
-        parts = _folder(path, {}).splits if path.is_dir() else {_split_of(Path(path.name)): file}
-        for split, rows in parts.items():
-            splits.setdefault(split, []).append(rows)
-
-    def joined(parts: Sequence[Rows]) -> Iterator[Row]:
-        return chain.from_iterable(rows.open() for rows in parts)
-
-    return Source(
-        name,
-        {
-            split: Rows(f"{name} ({split})", partial(joined, parts), columns)
-            for split, parts in splits.items()
-        },
-    )
-
-
 def _near(path: Path) -> str:
     folder = os.path.isdir(path.parent)  # unlike Path.is_dir, no name makes it raise
     siblings = [entry.name for entry in path.parent.iterdir()] if folder else []
     return did_you_mean(path.name, siblings)
-
-
-def read_file(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file, by its suffix. Raise DataError with file and line or row."""
-    for row in _file_rows(path):
-        if row.fault is not None:
-            raise row.fault
-        yield row
 
 
 def data_files(path: Path) -> list[Path]:
@@ -205,21 +182,20 @@ def data_files(path: Path) -> list[Path]:
             raise DataError(
                 f"{path}: {suffix or 'a name without suffix'} is not a format that is read here. "
                 f"Expected one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
-                f"{_UNREAD_FORMATS.get(suffix, '')}"
             )
         return [path]
     try:
-        files = [file for file in sorted(path.rglob("*")) if _is_data(file, path)]
+        files = [
+            file
+            for file in sorted(path.rglob("*"))
+            if suffix_of(file) in READERS and file.is_file()
+            if not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+        ]
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
     if not files:
         raise DataError(f"{path}: this folder holds no data files ({', '.join(READERS)}).")
     return files
-
-
-def _is_data(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
-    return not hidden and suffix_of(file) in READERS and file.is_file()
 
 
 def _file_rows(path: Path) -> Iterator[Row]:
@@ -270,23 +246,6 @@ def _reach(row: Row, dotted: str) -> Any:
     return value
 
 
-def _folder(path: Path, columns: Mapping[str, str]) -> Source:
-    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-        return _saved_dataset(path, columns)
-    files: dict[str, list[Path]] = {}
-    for file in data_files(path):
-        files.setdefault(_split_of(file.relative_to(path)), []).append(file)
-    splits = {
-        split: Rows(f"{path} ({split})", partial(_rows_of, members), columns)
-        for split, members in files.items()
-    }
-    return Source(str(path), splits)
-
-
-def _rows_of(files: list[Path]) -> Iterator[Row]:
-    return chain.from_iterable(map(_file_rows, files))
-
-
 def _split_of(file: Path) -> str:
     for part in reversed(file.parts):
         for word in re.split(r"[^a-z]+", part.lower()):
@@ -295,7 +254,7 @@ def _split_of(file: Path) -> str:
     return "train"
 
 
-def _saved_dataset(path: Path, columns: Mapping[str, str]) -> Source:
+def _saved_dataset(path: Path) -> dict[str, Rows]:
     from datasets import Dataset, load_from_disk
 
     try:
@@ -303,7 +262,7 @@ def _saved_dataset(path: Path, columns: Mapping[str, str]) -> Source:
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: this saved dataset cannot be read: {error}") from error
     splits = {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
-    return Source(str(path), _of_datasets(str(path), splits, columns))
+    return _of_datasets(str(path), splits, {})
 
 
 def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[str, str]) -> Source:

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from hf_rlhf.data.chat import is_assistant
 from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.sources import Row
-from hf_rlhf.data.values import describe_value, without_nulls
+from hf_rlhf.data.values import BOOLEANS, describe_value, without_nulls
 
 _MEDIA = re.compile(
     r"(?:image|img|picture|photo|video|audio|pixel_value)s?(?:_(?:path|file|url|byte)s?)?"
@@ -19,14 +18,8 @@ _LEARNED_IF: Mapping[str, bool | None] = {
     **dict.fromkeys(("masked", "is_masked", "mask_loss", "no_loss"), False),
     **dict.fromkeys(("mask", "train_detail", "training_detail"), None),
 }
-"""Mark of a turn -> the value for trained turns; None if unknown.
-
-OpenAI's `weight`, axolotl's `train` and `train_detail`, ms-swift's `loss`, `loss_mask`, and others.
-"""
-_FLAGS = {
-    **dict.fromkeys(("true", "1", "1.0"), True),
-    **dict.fromkeys(("false", "0", "0.0"), False),
-}
+"""Mark of a turn (OpenAI's, axolotl's, ms-swift's, …) -> the value for trained turns; None if
+unknown."""
 
 
 def check_media(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -37,15 +30,10 @@ def check_media(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> N
             _check_keys(row, turn, row.at(column))
 
 
-@lru_cache(10_000)
-def _is_media_name(name: str) -> bool:
-    return _MEDIA.fullmatch(name) is not None
-
-
 def is_media(name: str, value: Any) -> bool:
     """Return whether a column or a turn's key holds an image, audio or video."""
     empty: tuple[Any, ...] = (None, "", [], {}, [{}], [None])
-    return _is_media_name(name) and without_nulls(value) not in empty
+    return _MEDIA.fullmatch(name) is not None and without_nulls(value) not in empty
 
 
 def _check_keys(row: Row, values: Mapping[str, Any], where: str) -> None:
@@ -53,9 +41,8 @@ def _check_keys(row: Row, values: Mapping[str, Any], where: str) -> None:
         if is_media(name, value) and name not in row.ignored:
             raise BadRow(
                 f"media:{name}",
-                f"{where}: has {name!r}, and no images, sounds or videos are trained on here. "
-                "Leave the row out, or name the key in `ignore` to train on the text alone, with "
-                "any placeholders in it.",
+                f"{where}: has {name!r}, and images, sounds and videos are not trained on. Leave "
+                "the row out, or name the key in `ignore` to train on the text alone.",
             )
 
 
@@ -78,12 +65,11 @@ def check_marks(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]], *, e
 def _refuse_marked(marks: Mapping[str, Any], where: str, every: bool) -> None:
     for key, value in marks.items():
         wanted = _LEARNED_IF[key]
-        if value is None or (wanted is not None and _FLAGS.get(str(value).lower()) == wanted):
+        if value is None or (wanted is not None and BOOLEANS.get(str(value).lower()) == wanted):
             continue
-        others = " `target: final` learns the last one alone." if every else ""
+        others = "learn the last turn alone (`target: final`), " if every else ""
         raise BadRow(
             f"marked:{key}",
-            f"{where}: {key!r} is {describe_value(value)}, so the turn must not be learned whole, "
-            f"but it would be.{others} Leave the row out, or name the key in `ignore` to learn the "
-            "turn all the same.",
+            f"{where}: {key!r} is {describe_value(value)}, so the turn must not be learned whole. "
+            f"Leave the row out, {others}or name the key in `ignore` to learn it.",
         )

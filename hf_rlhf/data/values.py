@@ -9,6 +9,10 @@ TEXT, TRANSCRIPT, TURNS, TURN = "a text", "a transcript", "a list of turns", "a 
 JSON_TURNS = "a list of turns as JSON text"
 FLAG, NUMBER, NULL = "true or false", "a number", "null"
 
+# pandas writes a column of integers with missing values as floats.
+BINARY = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
+BOOLEANS = {"true": True, "false": False, **{key: bool(n) for key, n in BINARY.items()}}
+
 MAX_DEPTH = 50
 """Limit for nested lists and objects. Arrow writes 64 levels, including the table's own."""
 

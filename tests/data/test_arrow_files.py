@@ -1,6 +1,5 @@
 """Every kind of source gives the same rows; what is written on the way is whole, or gone."""
 
-import csv
 import gzip
 import json
 import os
@@ -23,24 +22,6 @@ GOOD = {"prompt": "q", "response": "a"}
 
 def load(path: str, **arguments: Any) -> Any:
     return sft(path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "said"),
-    [
-        ("a.jsonl.gz", gzip.compress(json.dumps(GOOD).encode() * 999, mtime=0)[:60], "breaks"),
-        ("a.json", b'[{"prompt": "q", "response": "a"}', r"a\.json:1: is not valid JSON"),
-        ("a.csv", b'prompt,response\nq,"a\n', r"a\.csv:2: is not valid CSV"),
-        ("a.jsonl", b'{"prompt": bad\n', r"a\.jsonl:1: is not valid JSON"),
-    ],
-)
-def test_a_file_that_cannot_be_read_stops(
-    tmp_path: Path, cache: Path, name: str, data: bytes, said: str
-) -> None:
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match=said):
-        load(str(tmp_path / name), max_rejected_share=1)
-    assert not list(cache.rglob("*.partial")), "nothing temporary is left"
 
 
 def test_which_split_to_train_on_is_asked_for(tmp_path: Path) -> None:
@@ -147,16 +128,6 @@ def test_a_split_that_was_cut_short_is_written_anew(tmp_path: Path, cache: Path)
     assert again[0]["completion"][0]["content"] == "short"
     assert file.read_bytes() == whole
     assert not file.with_suffix(".partial").exists()
-
-
-def test_lines_that_end_as_windows_has_them(tmp_path: Path) -> None:
-    talk = "\r\n\r\nHuman: q\r\n\r\nAssistant:"
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["prompt", "response"])
-        writer.writeheader()
-        writer.writerow({"prompt": talk, "response": "a"})
-    row = load(str(tmp_path / "a.csv")).dataset["train"][0]
-    assert row["prompt"] == [{"role": "user", "content": "q"}]
 
 
 def test_maps_of_parquet_are_objects_or_refused(tmp_path: Path) -> None:

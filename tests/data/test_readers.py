@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf.data.sources import Row, read_file, read_rows, require
+from hf_rlhf.data.sources import Row, read_rows, require
 from hf_rlhf.errors import DataError
 
 ROWS: list[dict[str, Any]] = [
@@ -48,10 +48,13 @@ def write_format(folder: Path, name: str) -> Path:
     return path
 
 
+def read(path: Path) -> list[Row]:
+    return list(read_rows(path).split("train"))
+
+
 @pytest.mark.parametrize(
     "name",
-    ["a.jsonl", "a.jsonl.gz", "a.ndjson", "lines.json", "array.json", "parquet.parquet"]
-    + ["csv.csv", "tsv.tsv"],
+    ["a.jsonl", "a.jsonl.gz", "lines.json", "array.json", "parquet.parquet", "csv.csv", "tsv.tsv"],
 )
 def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
     source = read_rows(write_format(tmp_path, name))
@@ -63,38 +66,49 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
 
 def test_a_byte_order_mark_and_blank_lines_are_no_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", b'\xef\xbb\xbf\n{"a": 1}\n\n  \n{"a": 2}')
-    assert [(row.values, row.where) for row in read_file(path)] == [
+    assert [(row.values, row.where) for row in read(path)] == [
         ({"a": 1}, f"{path}:2"),
         ({"a": 2}, f"{path}:5"),
     ]
 
 
 FAULTS = {
-    "not an object": (b'{"a": 1}\n[1, 2]\n', ":2", "is list"),
-    "garbage": (b'{"a": 1}\n\n{"a" 2}\n', ":3", "not valid JSON"),
-    "truncated": (b'{"a": 1}\n{"a": "two', ":2", "was the file cut off?"),
-    "two on a line": (b'{"a": 1}{"a": 2}\n', ":1", "Extra data"),
-    "latin-1": (b'{"a": 1}\n{"a": "\xe9t\xe9"}\n', ":2", "byte 0xe9 at byte 8"),
-    "old mac": (b'{"a": 1}\r{"a": 2}\r', ":1", "carriage return alone"),
-    "utf-16": ('{"a": 1}\n'.encode("utf-16"), ":1", "UTF-16"),
-    "a key twice": (b'{"a": 1}\n{"b": [{"c": 1, "d": 2, "c": 3}]}\n', ":2", "'c' occurs twice"),
-    "half an emoji": (b'{"a": 1}\n{"a": "\\ud83d"}\n', ":2", "surrogate"),
-    "too deep": (b"[" * 200_000 + b"\n", ":1", "recursion"),
-    "empty": (b"", "", "empty (0 bytes)"),
+    "list.jsonl": (b'{"a": 1}\n[1, 2]\n', ":2", "is list"),
+    "garbage.jsonl": (b'{"a": 1}\n\n{"a" 2}\n', ":3", "not valid JSON"),
+    "two.jsonl": (b'{"a": 1}{"a": 2}\n', ":1", "Extra data"),
+    "latin.jsonl": (b'{"a": 1}\n{"a": "\xe9t\xe9"}\n', ":2", "byte 0xe9 at byte 8"),
+    "utf16.jsonl": ('{"a": 1}\n'.encode("utf-16"), ":1", "UTF-16"),
+    "twice.jsonl": (b'{"a": 1}\n{"b": [{"c": 1, "d": 2, "c": 3}]}\n', ":2", "'c' occurs twice"),
+    "emoji.jsonl": (b'{"a": 1}\n{"a": "\\ud83d"}\n', ":2", "surrogate"),
+    "deep.jsonl": (b"[" * 200_000 + b"\n", ":1", "recursion"),
+    "empty.jsonl": (b"", "", "empty (0 bytes)"),
+    "array.jsonl": (b'[{"a": 1}]', ":1", "An array of objects is read from a .json file"),
+    "mac.csv": (b"a,b\r1,2\r", ":1", "is not valid CSV"),
+    "short.csv": (b'a,b\n1,"two\nlines"\n3\n', ":4", "fewer or more fields than the header"),
+    "long.csv": (b"a,b\n1,2,3\n", ":2", "fewer or more fields than the header"),
+    "twice.csv": (b"a,b,a\n1,2,3\n", ":1", "the header names a twice"),
+    "open.csv": (b'a,b\n1,2\n3,"four\n', ":3", "is not valid CSV"),
+    "cut.json": (b'[\n{"a": 1},\n{"a" 2}]', ":3", "is not valid JSON"),
+    "comma.json": (b'[{"a": 1},\n {"a": 2}\n {"a": 3}]', ":3", "Expecting ',' delimiter"),
+    "latin.json": (b'[{"a": "\xff"}]', ":1", "is not UTF-8: byte 0xff at byte 9"),
+    "twice.json": (b'[{"a": 0},\n{"a": 7, "a": 8}]', ":1", "'a' occurs twice in one object, and"),
+    "number.json": (b'[{"a": 1}, 2]', ", row 2", "is int"),
+    "emoji.json": (b'[{"a": "\\ud83d"}]', ", row 1", "holds half of a surrogate pair"),
+    "text.json": (b'"abc"', ":1", "is str, expected a JSON object"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_json_lines_names_file_and_line(tmp_path: Path, fault: str) -> None:
-    data, place, said = FAULTS[fault]
-    path = write(tmp_path / "rows.jsonl", data)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_names_file_and_line_or_row(tmp_path: Path, name: str) -> None:
+    data, place, said = FAULTS[name]
+    path = write(tmp_path / name, data)
     with pytest.raises(DataError) as caught:
-        list(read_file(path))
+        read(path)
     assert str(caught.value).startswith(f"{path}{place}: ")
     assert said in str(caught.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cut=st.integers(0, len(JSONL)))
 @example(cut=0)
 @example(cut=JSONL.index(b"\n"))
@@ -116,7 +130,7 @@ def test_json_lines_cut_at_any_byte_give_whole_rows_or_the_right_line(
 def read_until_error(path: Path) -> tuple[list[Row], str | None]:
     rows: list[Row] = []
     try:
-        for row in read_file(path):
+        for row in read_rows(path).split("train"):
             rows.append(row)
     except DataError as error:
         return rows, str(error)
@@ -133,119 +147,35 @@ def test_gzip_cut_at_any_byte_is_an_error(
     path = tmp_path_factory.mktemp("cut") / "rows.jsonl.gz"
     path.write_bytes(packed[:cut])
     with pytest.raises(DataError, match="rows.jsonl.gz"):
-        list(read_file(path))
+        read(path)
 
 
-def test_an_object_over_many_lines_in_damaged_gzip_is_an_error(tmp_path: Path) -> None:
-    lines = "".join(f'"{n}": {n * 7919 % 10_007},\n' for n in range(20_000))
-    path = tmp_path / "rows.json.gz"
-    path.write_bytes(gzip.compress(f"{{\n{lines}".encode())[:-20])
-    with pytest.raises(DataError, match=r"gz:\d+: the gzip data breaks off"):
-        list(read_file(path))
-
-
-def test_csv_faults_name_the_line_where_the_row_begins(tmp_path: Path) -> None:
-    short = write(tmp_path / "short.csv", b'a,b\n1,"two\nlines"\n3\n')
-    with pytest.raises(DataError, match=r"short\.csv:4: lacks b"):
-        list(read_file(short))
-    long = write(tmp_path / "long.csv", b"a,b\n1,2,3\n")
-    with pytest.raises(DataError, match=r"long\.csv:2: has more fields"):
-        list(read_file(long))
-    twice = write(tmp_path / "twice.csv", b"a,b,a\n1,2,3\n")
-    with pytest.raises(DataError, match=r"twice\.csv:1: the header names a twice"):
-        list(read_file(twice))
-    opened = write(tmp_path / "open.csv", b'a,b\n1,2\n3,"four\n')
-    with pytest.raises(DataError, match=r"open\.csv:3: is not valid CSV"):
-        list(read_file(opened))
-
-
-def test_damaged_parquet_and_json_arrays_are_data_errors(tmp_path: Path) -> None:
+def test_damaged_parquet_is_a_data_error(tmp_path: Path) -> None:
     good = write_format(tmp_path, "x.parquet").read_bytes()
     cut = write(tmp_path / "cut.parquet", good[: len(good) // 2])
-    with pytest.raises(DataError, match=r"cut\.parquet, row 1: is not readable Parquet"):
-        list(read_file(cut))
-    array = write(tmp_path / "array.json", b'[\n{"a": 1},\n{"a" 2}]')
-    with pytest.raises(DataError, match=r"array\.json:3: is not valid JSON"):
-        list(read_file(array))
-    element = write(tmp_path / "element.json", b'[{"a": 1}, 2]')
-    with pytest.raises(DataError, match=r"element\.json, row 2: is int"):
-        list(read_file(element))
+    with pytest.raises(
+        DataError, match=r"cut\.parquet, row 1 or after it: is not readable Parquet"
+    ):
+        read(cut)
 
 
 @given(cut=st.integers(1, len(ARRAY) - 1))
 @settings(max_examples=60, deadline=None)
-def test_an_array_cut_at_any_byte_gives_its_first_rows_and_then_the_line(
-    tmp_path_factory: Any, cut: int
-) -> None:
+def test_an_array_cut_at_any_byte_gives_the_line(tmp_path_factory: Any, cut: int) -> None:
     path = write(tmp_path_factory.mktemp("cut") / "rows.json", ARRAY[:cut])
-    rows: list[dict[str, Any]] = []
     with pytest.raises(DataError, match=r"rows\.json:\d+: is (not valid JSON|not UTF-8)"):
-        rows.extend(row.values for row in read_file(path))
-    assert rows == ROWS[: len(rows)]
+        read(path)
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (
-            b'[{"a": 1},\n {"a": 2}\n {"a": 3}]',
-            r"rows\.json:3: .*Expecting ',' or ']' at column 2\.",
-        ),
-        (b'[{"a": 1}]\n]', r"rows\.json:2: .*Extra data"),
-        (b'[{"a": "\xff"}]', r"rows\.json:1: is not UTF-8: byte 0xff at byte 9 of"),
-        (b'[{"a": "\\ud83d"}]', r"rows\.json:1: holds half of a surrogate pair"),
-        (b'\n[\n{"a": 0},\n{"a": 1, "a": 2}]', r"rows\.json:4: the key 'a' occurs twice"),
-        (b'"abc"', r"""rows\.json: begins with '"', expected an array"""),
-    ],
-)
-def test_a_fault_in_an_array_is_placed(tmp_path: Path, data: bytes, said: str) -> None:
-    path = write(tmp_path / "rows.json", data)
-    with pytest.raises(DataError, match=said):
-        list(read_file(path))
-
-
-OBJECTS = '{"a": {"x": 1}, "b": {"x": 2}}'
-OTHER_FORMS = {
-    "array.jsonl": ('[{"a": 1}, {"a": 2}]', r"holds a JSON array, .* Rename it to array\.json\."),
-    "array.JSONL.gz": ('[\n{"a": 1}\n]', r"Rename it to array\.json\.gz\."),
-    "objects.json": (OBJECTS, r"one object of 2 objects \('a', 'b', …\): .* as an array"),
-    "long.json": (OBJECTS.replace("{", "{\n"), r"one object of 2 objects .* as an array"),
-    "long.jsonl": (
-        '{\n"a": 1\n}',
-        r":1: holds an object that spans many lines, .* Rename it to long\.json",
-    ),
-    "columns.json": ('{"a": [1, 2], "b": ["x", "y"]}', "column-oriented table"),
-    "data.json": ('{"version": 1, "data": [{"a": 1}]}', "whose 'data' looks like the rows"),
-}
-
-
-@pytest.mark.parametrize("name", OTHER_FORMS)
-def test_rows_in_another_form_of_json_are_told_what_to_do(tmp_path: Path, name: str) -> None:
-    text, said = OTHER_FORMS[name]
-    path = tmp_path / name
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    with pytest.raises(DataError, match=said):
-        list(read_rows(path).split("train").with_faults())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"chosen": [{"role": "a"}], "rejected": [{"role": "b"}]}',
-        '{"messages": [{}]}',
-        '{\n "a": 1\n}',
-    ],
-)
-def test_one_row_is_not_taken_for_a_table(tmp_path: Path, text: str) -> None:
-    assert len(list(read_file(write(tmp_path / "rows.json", text.encode())))) == 1
+def test_one_object_is_one_row(tmp_path: Path) -> None:
+    assert len(read(write(tmp_path / "rows.json", b'{\n "a": 1\n}'))) == 1
 
 
 FAULTY_LINES = [b'{"a": bad}', b'{"a": 1, "a": 2}', b'{"a": "\\ud83d"}', b"[1]", b'{"a": "\xff"}']
-FAULTY_ITEMS = [b'{"a": 1, "a": 2}', b'{"a": {"b": 1, "b": 2}}', b'{"a": "\\ud83d"}', b"5"]
+FAULTY_ITEMS = [b'{"a": "\\ud83d"}', b"5"]
 FAULTY_ROWS = {
     "rows.jsonl": (b"\n".join([b'{"a": 0}', *FAULTY_LINES, b'{"a": 9}']), len(FAULTY_LINES)),
-    "rows.json": (b"[%b]" % b",".join([b'{"a": 0}', *FAULTY_ITEMS, b'{"a": 9}']), 4),
+    "rows.json": (b"[%b]" % b",".join([b'{"a": 0}', *FAULTY_ITEMS, b'{"a": 9}']), 2),
     "rows.csv": (b"a,b\n0,1\n1\n1,2,3\n9,9\n", 2),
 }
 
@@ -319,13 +249,10 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
     write(tmp_path / "rows.jsonl", b"{}")
     with pytest.raises(DataError, match=r"no such file or folder \(did you mean 'rows\.jsonl'"):
         read_rows(tmp_path / "row.jsonl")
-    with pytest.raises(DataError, match="revision cannot be honoured"):
+    with pytest.raises(DataError, match="`revision` is for Hub datasets"):
         read_rows(tmp_path / "rows.jsonl", revision="main")
     with pytest.raises(DataError, match="not a format that is read"):
         list(read_rows(write(tmp_path / "rows.xlsx", b"x")).split("train"))
-    for name, said in (("log.eval", "inspect_ai log"), ("run.traj", "SWE-agent trajectory")):
-        with pytest.raises(DataError, match=said):
-            list(read_rows(write(tmp_path / name, b"x")).split("train"))
     (tmp_path / "bare").mkdir()
     with pytest.raises(DataError, match="no data files"):
         read_rows(tmp_path / "bare")
@@ -398,7 +325,7 @@ def test_several_paths_and_patterns_are_read_as_one(tmp_path: Path) -> None:
     ("paths", "problem"),
     [
         ([], "the list of paths is empty"),
-        ("{}/x*.jsonl", "x[*].jsonl: no file matches this pattern"),
+        ("{}/x*.jsonl", "x[*].jsonl: no such file or folder"),
         (["{}/a.jsonl", "{}/*.jsonl"], "a.jsonl: is named twice"),
         (["{}/a.jsonl", "{}/b.jsonl"], "b.jsonl: no such file or folder .did you mean 'a.jsonl'"),
         (["{}/b.jsonl"], "^/.*/b.jsonl: no such file or folder .did you mean 'a.jsonl'"),

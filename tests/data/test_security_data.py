@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from hf_rlhf.data.sources import read_file, read_rows
+from hf_rlhf.data.sources import read_rows
 from hf_rlhf.errors import DataError
 
 
@@ -41,7 +41,7 @@ def test_the_payload_works(tmp_path):
 def test_a_pickle_under_the_name_of_data_is_refused(tmp_path, marker, name):
     (tmp_path / name).write_bytes(pickle.dumps(Payload(marker)))
     with pytest.raises(DataError):
-        list(read_file(tmp_path / name))
+        list(read_rows(tmp_path / name).split("train"))
 
 
 def test_a_pickled_arrow_type_is_not_unpickled(tmp_path, marker):
@@ -52,7 +52,7 @@ def test_a_pickled_arrow_type_is_not_unpickled(tmp_path, marker):
     }
     field = table.schema.field(0).with_metadata(metadata)
     pyarrow.parquet.write_table(table.cast(pa.schema([field])), tmp_path / "ext.parquet")
-    assert list(read_file(tmp_path / "ext.parquet"))
+    assert list(read_rows(tmp_path / "ext.parquet").split("train"))
 
 
 def test_a_loading_script_is_not_run(tmp_path, marker):

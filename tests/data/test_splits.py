@@ -70,9 +70,6 @@ def test_a_prompt_with_most_of_the_rows_is_trained_on(tmp_path: Path) -> None:
     for seed in range(5):
         loaded = load(write_rows(tmp_path, rows), test_rows=None, seed=seed)
         assert loaded.report["splits"] == {"train": 36, "test": 4}
-    few = [{"prompt": f"q{n % 2}", "response": f"a{n}"} for n in range(20)]
-    loaded = load(write_rows(tmp_path, few), test_rows=None)
-    assert loaded.report["splits"] == {"train": 10, "test": 10}
     # The larger of two that are both too large is not the one to hold out.
     uneven = [{"prompt": f"q{n > 6}", "response": f"a{n}"} for n in range(30)]
     loaded = load(write_rows(tmp_path, uneven), test_rows=3)
@@ -109,7 +106,7 @@ def test_no_more_rows_than_asked_for(tmp_path: Path) -> None:
         ({"max_tokens": 0}, "`max_tokens` is 0"),
         ({"max_rejected_share": 2.0}, "`max_rejected_share` is 2.0"),
         ({"split": "trian"}, "no split 'trian' (did you mean 'train'?)"),
-        ({"revision": "main"}, "revision cannot be honoured"),
+        ({"revision": "main"}, "`revision` is for Hub datasets"),
     ],
 )
 def test_arguments_that_cannot_be_meant(

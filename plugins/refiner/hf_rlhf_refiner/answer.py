@@ -5,7 +5,7 @@ of id lists. It never raises on a completion, never repairs silently (every defe
 `Answer.malformations`), and runs in linear time.
 
 The same tag carries sources in tool output and citations in an answer. Sources are therefore read
-from tool output only (`scan_sources`, `parse_sources`) and citations from the answer only
+from tool output only (`scan_sources`) and citations from the answer only
 (`parse_answer`); `split_ids` normalises the ids of both.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
-from hf_rlhf.errors import DataError
 from hf_rlhf_refiner.statements import abstains, count_words, statements
 
 Malformation = Literal[
@@ -356,20 +355,6 @@ def scan_sources(tool_output: str) -> SourceScan:
                 problems.append(f"{where}: id {ids[0]!r} is not closed by </snippet>")
     sources = [Source(id=identifier, text=text) for identifier, text in result.items()]
     return SourceScan(sources, problems)
-
-
-def parse_sources(tool_output: str) -> list[Source]:
-    """Return the sources of raw tool output, and raise `DataError` if anything is wrong with them.
-
-    Use `scan_sources` to keep valid sources and report the rest.
-    """
-    scan = scan_sources(tool_output)
-    if scan.problems:
-        raise DataError(
-            "tool output: " + "; ".join(scan.problems) + ". Expected blocks "
-            "<snippet id=ID>text</snippet>, each with an id of its own: rename, fix or drop them."
-        )
-    return scan.sources
 
 
 def source_texts(sources: Sequence[Source]) -> dict[str, str]:

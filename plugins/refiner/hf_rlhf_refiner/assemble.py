@@ -8,7 +8,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import BadRow, Row, Source, Split, convert_source, format_counts
@@ -17,6 +27,9 @@ from hf_rlhf.formatting import visible
 from hf_rlhf_refiner.prompt import Prompt
 
 OnBad = Literal["stop", "drop"]
+
+CRITERION_KEYS = ("criterion", "description", "rubric", "criteria", "text", "title")
+"""Keys for a criterion in common data sets; the first present key counts."""
 
 _HIDDEN = ("earlier_turns", "later_turns", "document_fields_left_out")
 """Prefix of the report's counts of row content that the prompt lacks."""
@@ -27,6 +40,55 @@ class Rubric(TypedDict):
 
     criterion: str
     weight: float
+
+
+class _Rubric(BaseModel):
+    criterion: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(
+        validation_alias=AliasChoices(*CRITERION_KEYS)
+    )
+    weight: Annotated[float, Field(strict=True, allow_inf_nan=False)] = Field(
+        1.0, validation_alias=AliasChoices("weight", "severity")
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, item: Any) -> Any:
+        """Read a text as a criterion; a table gives an object the keys of all others, as null."""
+        if isinstance(item, dict):
+            return {key: value for key, value in item.items() if value is not None}
+        return {"criterion": item} if isinstance(item, str) else item
+
+
+_RUBRICS = TypeAdapter(list[_Rubric])
+
+
+def read_rubrics(value: Any, where: str, column: str, *, negative: bool = False) -> list[Rubric]:
+    """Return the rubrics in a value, a list or its JSON text. Raises BadRow.
+
+    A rubric is a text, or an object with a key of `CRITERION_KEYS` and an optional weight above 0
+    (default 1). Of `negative` rubrics, a negative weight counts by its size: some data sets carry
+    the sign there.
+    """
+    expected = (
+        'Expected a list of texts, or of objects like {"criterion": "States the year.", "weight": '
+        "1.0} with a weight above 0."
+    )
+    try:
+        is_text = isinstance(value, str) and value.strip()
+        found = _RUBRICS.validate_json(value) if is_text else _RUBRICS.validate_python(value or [])
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f", item {part + 1}" for part in first["loc"][:1] if isinstance(part, int))
+        problem = f"{where}{place}: {first['msg']}, not {first['input']!r:.60}. {expected}"
+        raise BadRow(f"wrong_type:{column}", problem) from error
+    weights = [abs(each.weight) if negative else each.weight for each in found]
+    if (worst := min(weights, default=1.0)) <= 0:
+        place = f", item {weights.index(worst) + 1}"
+        raise BadRow(f"wrong_type:{column}", f"{where}{place}: the weight is {worst}. {expected}")
+    return [
+        Rubric(criterion=each.criterion, weight=weight)
+        for each, weight in zip(found, weights, strict=True)
+    ]
 
 
 class RefinerRow(TypedDict):
@@ -73,7 +135,9 @@ def assemble(
         is_long = error.reason == "prompt_too_long"
         return (on_long_prompt if is_long else on_bad_row) == "stop"
 
-    converted = convert_source(source, convert, split, text=_question, stops=stops)
+    converted = convert_source(
+        source, convert, split, text=lambda row: row.row["question"], stops=stops
+    )
     train, test = converted.train, converted.test
     usable = len(train) + len(test)
     report: dict[str, Any] = {
@@ -144,7 +208,3 @@ def _dataset(train: Sequence[Converted], test: Sequence[Converted]) -> Any:
         return Dataset.from_list([{**row.row, **row.extra} for row in rows], features=features)
 
     return DatasetDict({"train": dataset(train), **({"test": dataset(test)} if test else {})})
-
-
-def _question(row: Converted) -> str:
-    return row.row["question"]

@@ -7,11 +7,10 @@ and only the classes in `OPEN` earn as much.
 
 import argparse
 import asyncio
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +103,18 @@ def respell(text: str, grammar: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table as Markdown or every row as JSON, or write the table into a page."""
+    """Print the table as Markdown, or write it into a page."""
     parser = argparse.ArgumentParser(prog="python -m hf_rlhf_refiner.hacks", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print every row as a line of JSON")
-    parser.add_argument("--page", type=Path, help="a Markdown page, whose table is replaced")
-    options = parser.parse_args(arguments)
-    rows = hack_table()
-    table = markdown(rows)
-    if options.json:
-        sys.stdout.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
-    elif options.page:
-        page = options.page.read_text(encoding="utf-8")
-        text, tables = _TABLE.subn(lambda _: table, page, count=1)
-        if not tables:
-            parser.error(f"{options.page} has no table of hacks.")
-        atomic_write_text(options.page, text)
-    else:
+    parser.add_argument("page", type=Path, nargs="?", help="a page, whose table is replaced")
+    page = parser.parse_args(arguments).page
+    table = markdown(hack_table())
+    if page is None:
         sys.stdout.write(table)
+        return 0
+    text, tables = _TABLE.subn(lambda _: table, page.read_text(encoding="utf-8"), count=1)
+    if not tables:
+        parser.error(f"{page} has no table of hacks.")
+    atomic_write_text(page, text)
     return 0
 
 

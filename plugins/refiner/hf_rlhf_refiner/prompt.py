@@ -49,10 +49,7 @@ class Result:
     @property
     def text(self) -> str:
         """Return the result's text in the prompt."""
-        texts = [
-            f"<snippet id={source['id']}>{source['text']}</snippet>" for source in self.sources
-        ]
-        return "\n".join([*([self.head] if self.head else []), *texts])
+        return "\n".join([*([self.head] if self.head else []), *map(_snippet, self.sources)])
 
 
 @dataclass(frozen=True)
@@ -96,24 +93,21 @@ class PromptMaker:
         whole = built(results)
         if whole.tokens <= self.max_tokens:
             return whole
-        best = _best(question, results)
-        fitted = self._drop_results(question, results, built)
-        if fitted is None:
-            fitted = self._cut_result(question, best, built)
-            if fitted is None:
-                raise self._too_long(where, built)
-            fitted = replace(fitted, results_cut=1)
-        return replace(fitted, results_dropped=len(results) - len(fitted.results))
-
-    def _drop_results(
-        self, question: str, results: list[Result], built: Callable[[list[Result]], Prompt]
-    ) -> Prompt | None:
         scores = _scores(question, results)
         order = sorted(range(len(results)), key=lambda index: -scores[index])
         texts = [result.text for result in results]
-        return self._fill(
-            order, texts, lambda selected: built([results[index] for index in selected])
-        )
+        fitted = self._fill(order, texts, lambda kept: built([results[index] for index in kept]))
+        if fitted is None:
+            fitted = self._cut_result(question, results[order[0]], built)
+            if fitted is None:
+                raise BadRow(
+                    "prompt_too_long",
+                    f"{where}: field 'tool_output': no part of it fits into {self.max_tokens} "
+                    f"tokens; the rest of the prompt alone takes {built([]).tokens}. Raise "
+                    "`max_prompt_tokens`, or drop such rows (`on_long_prompt: drop`).",
+                )
+            fitted = replace(fitted, results_cut=1)
+        return replace(fitted, results_dropped=len(results) - len(fitted.results))
 
     def _cut_result(
         self, question: str, best: Result, built: Callable[[list[Result]], Prompt]
@@ -144,7 +138,8 @@ class PromptMaker:
         Sizes are first summed by text, then the whole prompt is measured. Joins can change the
         count by a few tokens, so the last selected texts may be removed again.
         """
-        sizes = [len(ids) for ids in self._plain(texts)]
+        encoded = self.tokenizer(texts, add_special_tokens=False, verbose=False)
+        sizes = [len(ids) for ids in encoded["input_ids"]]
         room = self.max_tokens - build([]).tokens if texts else 0
         selected: list[int] = []
         for index in order:
@@ -159,12 +154,6 @@ class PromptMaker:
                 return prompt
             selected.pop()
         return None
-
-    def _plain(self, texts: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False, verbose=False)[
-            "input_ids"
-        ]
-        return ids
 
     def _prompt(self, question: str, reasoning: str, results: Sequence[Result]) -> Prompt:
         sections = [("Question", question), ("Agent's reasoning", reasoning)]
@@ -210,15 +199,6 @@ class PromptMaker:
         )
         return Result(sources, self._defused(result.head))
 
-    def _too_long(self, where: str, built: Callable[[list[Result]], Prompt]) -> BadRow:
-        return BadRow(
-            "prompt_too_long",
-            f"{where}: field 'tool_output': no part of it fits into {self.max_tokens} tokens; "
-            f"instructions, question and reasoning alone take {built([]).tokens}. "
-            "Raise `max_prompt_tokens`, shorten `system_prompt`, or let such rows be dropped "
-            "(`on_long_prompt: drop`).",
-        )
-
 
 def check_tokenizer(tokenizer: Any) -> None:
     """Raise ModelError unless the tokenizer can make training prompts."""
@@ -229,10 +209,7 @@ def check_tokenizer(tokenizer: Any) -> None:
             "instruction-tuned model's tokenizer, or set `tokenizer.chat_template` and save it."
         )
     if getattr(tokenizer, "pad_token", None) is None:
-        raise ModelError(
-            f"{name}: has no pad token, so a batch cannot be padded. Set `tokenizer.pad_token` "
-            "(the end-of-text token will do, if it differs from the end-of-turn token) and save it."
-        )
+        raise ModelError(f"{name}: has no pad token. Set `tokenizer.pad_token` and save it.")
 
 
 def _snippet(source: Source) -> str:
@@ -247,11 +224,6 @@ def _scores(question: str, results: Sequence[Result]) -> list[float]:
     texts = [source["text"] for result in results for source in result.sources]
     scores = iter(bm25(question, texts))
     return [max([next(scores) for _ in result.sources], default=0.0) for result in results]
-
-
-def _best(question: str, results: Sequence[Result]) -> Result:
-    scores = _scores(question, results)
-    return results[scores.index(max(scores))]
 
 
 def _joined(parts: Sequence[str], selected: Sequence[int]) -> str:

@@ -158,43 +158,22 @@ class CitationF1:
 
 @dataclass(frozen=True)
 class Settings:
-    """The values that a preset of `refiner_reward` sets."""
+    """The values that a preset of `refiner_reward` sets; by default `hardened`'s."""
 
-    citation_weight: float
-    """Weight of citation F1; the rubric score has weight 1."""
-    verification_reward: float
-    """Factor of the total score."""
-    normalise: bool
-    """Divide by 1 + citation_weight, so that a perfect answer gets `verification_reward`."""
-    gate_on_format: bool
-    """A malformed answer gets 0 without a judge call."""
-    gate_negatives: bool
-    """See `RubricJudge`; the real source must also support the claim at least in part."""
-    grounded_only: bool
-    """See `RubricJudge`; the real source must also support the claim at least in part."""
-    conjunctive: bool
-    """See `RubricJudge`; if the rubrics earn nothing, neither does F1."""
-    hallucination_penalty: float
-    """Subtracted in proportion to the share of citations that match no source."""
-    excuse_abstention: bool
-    """Use the rubric score as F1 for an answer that only abstains."""
-    discount_repeats: bool
-    """See `CitationF1`."""
+    citation_weight: float = 0.5
+    verification_reward: float = 1.0
+    normalise: bool = True
+    gate_on_format: bool = True
+    gate_negatives: bool = True
+    grounded_only: bool = True
+    conjunctive: bool = True
+    hallucination_penalty: float = 0.5
+    excuse_abstention: bool = True
+    discount_repeats: bool = True
 
 
 PRESETS: Mapping[str, Settings] = {
-    "hardened": Settings(
-        citation_weight=0.5,
-        verification_reward=1.0,
-        normalise=True,
-        gate_on_format=True,
-        gate_negatives=True,
-        grounded_only=True,
-        conjunctive=True,
-        hallucination_penalty=0.5,
-        excuse_abstention=True,
-        discount_repeats=True,
-    ),
+    "hardened": Settings(),
     "card_faithful": Settings(
         citation_weight=0.2,
         verification_reward=10.0,

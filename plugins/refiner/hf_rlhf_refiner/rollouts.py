@@ -1,16 +1,7 @@
 """Load agent rollouts with their rubrics as refiner rows: `judged_rollouts`."""
 
 from collections import Counter
-from typing import Annotated, Any
-
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    Field,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-)
+from typing import Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import BadRow, Row, Split, read_rows
@@ -22,6 +13,7 @@ from hf_rlhf_refiner.assemble import (
     RefinerRow,
     Rubric,
     assemble,
+    read_rubrics,
 )
 from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, PromptMaker, Result
 from hf_rlhf_refiner.relevance import passages
@@ -29,20 +21,6 @@ from hf_rlhf_rollouts import Document, Reasoning, Rollout, SearchResult, Unknown
 
 _BOOKKEEPING = ("id: ", "score: ")
 """Lines left out because a tool's own ids would be mistaken for citable ids."""
-
-
-class _Judged(BaseModel):
-    """A rubric that the rollout's own judges applied to its answer."""
-
-    criterion: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(
-        validation_alias=AliasChoices("criteria", "criterion")
-    )
-    weight: Annotated[float, Field(gt=0, lt=1e9, strict=True)] = Field(
-        1.0, validation_alias=AliasChoices("severity", "weight")
-    )
-
-
-_JUDGED = TypeAdapter(list[_Judged])
 
 
 def judged_rollouts(
@@ -169,26 +147,16 @@ def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Conve
 
 
 def _rubrics(rollout: Rollout) -> list[Rubric]:
-    try:
-        judged = _JUDGED.validate_python(rollout.fields.get("rubric_judgements") or [])
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"[{part!r}]" for part in first["loc"])
-        raise BadRow(
-            "wrong_type:rubric_judgements",
-            f"{rollout.where}: rubric_judgements{place}: {first['msg']}, not "
-            f"{first['input']!r:.60}. Expected a list of objects like "
-            '{"criteria": "States the year.", "severity": 1.0}.',
-        ) from error
-    if judged:
-        return [Rubric(criterion=each.criterion, weight=each.weight) for each in judged]
+    column = "rubric_judgements"
+    where = f"{rollout.where}: field {column!r}"
+    if judged := read_rubrics(rollout.fields.get(column), where, column):
+        return judged
     expected = _expected(rollout)
     if not expected:
         raise BadRow(
             "no_rubrics",
             f"{rollout.where}: fields 'rubric_judgements' and 'expected_answer': both are missing "
-            "or empty, so there is nothing to reward. Add one, or drop such rows "
-            "(`on_bad_row: drop`).",
+            "or empty. Add one, or drop such rows (`on_bad_row: drop`).",
         )
     # Short, because a lexical judge searches for every word of a criterion.
     return [Rubric(criterion=f"States {expected.rstrip('.')}.", weight=1.0)]

@@ -1,29 +1,18 @@
 """Load rows with question, reasoning, raw tool output and rubrics for training: `refiner_rows`."""
 
-import json
-import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import BadRow, Row, Split, describe_value, read_rows, require
-from hf_rlhf.errors import DataError, did_you_mean
-from hf_rlhf_refiner.answer import parse_sources, scan_sources
-from hf_rlhf_refiner.assemble import (
-    Converted,
-    OnBad,
-    RefinerRow,
-    Rubric,
-    assemble,
-)
+from hf_rlhf.data import BadRow, Row, Split, read_rows, require
+from hf_rlhf.errors import DataError
+from hf_rlhf_refiner.answer import scan_sources
+from hf_rlhf_refiner.assemble import Converted, OnBad, RefinerRow, assemble, read_rubrics
 from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, PromptMaker, Result
 
-REQUIRED = ("question", "tool_output", "positive_rubrics")
-"""The optional columns."""
-
-CRITERION_KEYS = ("criterion", "description", "rubric", "criteria", "text", "title")
-"""Keys for a criterion in common data sets; the first present key counts."""
+POSITIVE = "positive_rubrics"
+REQUIRED = ("question", "tool_output", POSITIVE)
+"""Columns without which a row is bad."""
 
 _OPENING = re.compile(r"<snippet(?:\s[^<>]*)?>")
 _CLOSING = "</snippet>"
@@ -101,13 +90,15 @@ def _converted(row: Row, row_id: str, maker: PromptMaker) -> Converted:
         raise BadRow("no_question", f"{row.where}: field 'question': is empty, expected a text.")
     reasoning = text_field(row, "reasoning", missing="")
     results = split_results(row.values["tool_output"], f"{row.where}: field 'tool_output'")
-    positive = rubrics_of(row, "positive_rubrics")
-    negative = rubrics_of(row, "negative_rubrics")
+    positive, negative = (
+        read_rubrics(row.values.get(name), row.at(name), name, negative=name != POSITIVE)
+        for name in (POSITIVE, "negative_rubrics")
+    )
     if not positive and not negative:
         raise BadRow(
             "no_rubrics",
             f"{row.where}: fields 'positive_rubrics' and 'negative_rubrics': both are empty. "
-            "Expected at least one rubric, or the row has nothing to be rewarded for.",
+            "Expected at least one rubric.",
         )
     prompt = maker.make(row.where, question, reasoning, results)
     own_id = row.values.get("row_id")
@@ -140,11 +131,15 @@ def split_results(tool_output: Any, where: str) -> list[Result]:
     In a single text, a blank line or any text between two snippets starts a new result. The text
     before a result's first snippet, without markup, is its head. Exact duplicates are dropped.
     """
-    texts = _tool_texts(tool_output, where)
-    try:
-        parse_sources("\n".join(texts))
-    except DataError as error:
-        raise BadRow("bad_snippets", f"{where}: {error}") from error
+    texts = [tool_output] if isinstance(tool_output, str) else tool_output or []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise BadRow.wrong_type("tool_output", where, tool_output, "a text or a list of texts.")
+    if problems := scan_sources("\n".join(texts)).problems:
+        raise BadRow(
+            "bad_snippets",
+            f"{where}: {'; '.join(problems)}. Expected blocks <snippet id=ID>text</snippet>, each "
+            "with an id of its own: rename, fix or drop them.",
+        )
     known_ids: set[str] = set()
     results = []
     for head, block in (piece for text in texts for piece in _blocks(text)):
@@ -161,21 +156,6 @@ def split_results(tool_output: Any, where: str) -> list[Result]:
             "<snippet id=S1>text</snippet>. Fill it, or drop such rows (`on_bad_row: drop`).",
         )
     return results
-
-
-def _tool_texts(tool_output: Any, where: str) -> list[str]:
-    if tool_output is None:
-        return []
-    texts = [tool_output] if isinstance(tool_output, str) else tool_output
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        odd = [item for item in texts if not isinstance(item, str)] if type(texts) is list else []
-        holding = f" that holds {describe_value(odd[0])}" if odd else ""
-        raise BadRow(
-            "wrong_type:tool_output",
-            f"{where}: is {describe_value(tool_output)}{holding}, expected a text or a list of "
-            "texts.",
-        )
-    return texts
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
@@ -195,69 +175,3 @@ def _blocks(text: str) -> list[tuple[str, str]]:
             head, before = blocks[-1]
             blocks[-1] = (head, before + gap + snippet)
     return blocks
-
-
-def rubrics_of(row: Row, name: str) -> list[Rubric]:
-    """Return the rubrics in a field. Raises BadRow if they are not a list of rubrics.
-
-    The list may be JSON text. A rubric is a text, or an object with a key of `CRITERION_KEYS` and
-    an optional positive `weight` (default 1). In `negative_rubrics` the absolute value of a
-    negative weight counts, because some data sets carry the sign there.
-    """
-    where = row.at(name)
-    value = row.values.get(name)
-    if isinstance(value, str):
-        value = _from_json(value, where, name)
-    if value is None:
-        return []
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise _wrong_rubrics(name, f"{where}: is {describe_value(value)}")
-    return [
-        _rubric(item, f"{where}, item {number}", name) for number, item in enumerate(value, start=1)
-    ]
-
-
-def _from_json(text: str, where: str, name: str) -> Any:
-    if not text.strip():
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise _wrong_rubrics(name, f"{where}: is text that is not a JSON list") from error
-
-
-def _rubric(item: Any, where: str, name: str) -> Rubric:
-    if isinstance(item, str):
-        criterion, weight = item, None
-    elif isinstance(item, dict):
-        present = [key for key in CRITERION_KEYS if item.get(key) is not None]
-        if not present:
-            hints = (did_you_mean(key, CRITERION_KEYS) for key in item)
-            hint = next(filter(None, hints), "")
-            raise _wrong_rubrics(name, f"{where}: has the keys {', '.join(item)}{hint}")
-        criterion, weight = item[present[0]], item.get("weight")
-    else:
-        raise _wrong_rubrics(name, f"{where}: is {describe_value(item)}")
-    if not isinstance(criterion, str) or not criterion.strip():
-        raise _wrong_rubrics(name, f"{where}: the criterion is {describe_value(criterion)}")
-    size = 1.0 if weight is None else _weight(weight, where, name)
-    return Rubric(criterion=criterion.strip(), weight=size)
-
-
-def _weight(value: Any, where: str, name: str) -> float:
-    try:
-        size = math.nan if isinstance(value, (bool, str)) else float(value)
-    except (TypeError, OverflowError):
-        size = math.nan
-    size = abs(size) if name == "negative_rubrics" else size
-    if not math.isfinite(size) or size <= 0:
-        raise _wrong_rubrics(name, f"{where}: the weight is {describe_value(value)}")
-    return size
-
-
-def _wrong_rubrics(name: str, what: str) -> BadRow:
-    return BadRow(
-        f"wrong_type:{name}",
-        f"{what}. Expected a list of texts, or of objects like "
-        '{"criterion": "States the year.", "weight": 1.0} with a weight above 0.',
-    )

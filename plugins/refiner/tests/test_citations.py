@@ -59,15 +59,12 @@ def cite(ids, claim):
         (cite("a", "X."), {"X.": {"b": 1.0}}, 0, 0),
         # Both needed together: each counts, since leaving it out breaks the support.
         (cite("a,b", "X."), {"X.": {"ab": 1.0}}, 1, 1),
-        (cite("a,b,c", "X."), {"X.": {"abc": 1.0}}, 1, 1),
         (cite("a,b", "X."), {"X.": {"ab": 1.0, "a": 0.5, "b": 0.5}}, 1, 1),
         # Either is enough: each counts.
         (cite("a,b", "X."), {"X.": {"a": 1.0, "b": 1.0}}, 1, 1),
         # One is idle.
         (cite("a,b", "X."), {"X.": {"a": 1.0}}, 0.5, 1),
         (cite("a,b,c", "X."), {"X.": {"ab": 1.0}}, 2 / 3, 1),
-        # Spraying.
-        (cite("a,b,c,d", "X."), {"X.": {"a": 1.0}}, 0.25, 1),
         # An id that names no source stays in the denominator of precision.
         (cite("a,z", "X."), {"X.": {"a": 1.0}}, 0.5, 1),
         (cite("z", "X."), {"X.": {"a": 1.0}}, 0, 0),
@@ -76,25 +73,11 @@ def cite(ids, claim):
         # Uncited statements join the denominator of recall; connectives and abstentions do not.
         (cite("a", "X.") + " Elm is very old.", {"X.": {"a": 1.0}}, 1, 1 / 2),
         ("In short: " + cite("a", "X."), {"X.": {"a": 1.0}}, 1, 1),
-        (cite("a", "X.") + " The sources do not say more.", {"X.": {"a": 1.0}}, 1, 1),
         # A repeated claim is counted and earns nothing.
         (cite("a", "X.") * 2, {"X.": {"a": 1.0}}, 1 / 2, 1 / 2),
-        (cite("a", "X.") + cite("a", " x! "), {"X.": {"a": 1.0}}, 1 / 2, 1 / 2),
         (
             cite("a", "Ann hired Bob.") + cite("a", "Bob hired Ann."),
             {"Ann hired Bob.": {"a": 1.0}, "Bob hired Ann.": {"a": 1.0}},
-            1,
-            1,
-        ),
-        (
-            cite("a", "It lowers it.") + cite("a", "It lowers it by 20%."),
-            {"It lowers it.": {"a": 1.0}, "It lowers it by 20%.": {"a": 1.0}},
-            1,
-            1,
-        ),
-        (
-            cite("a", "X old.") + cite("b", "Y like old X."),
-            {"X old.": {"a": 1.0}, "Y like old X.": {"b": 1.0}},
             1,
             1,
         ),
@@ -163,12 +146,8 @@ def test_claims_beyond_the_cap_earn_nothing_and_are_counted():
     score, judge = scored(body, supports, max_questions=3)
     assert sum(map(len, judge.batches)) == 3
     assert (score.unchecked, score.recall, score.precision) == (2, 0.6, 0.6)
-
-
-def test_a_claim_that_the_cap_stops_in_the_second_round_earns_nothing():
     score, judge = scored(cite("a,b,c", "X."), {"X.": {"abc": 1.0}}, max_questions=4)
-    assert sum(map(len, judge.batches)) == 4
-    assert (score.unchecked, score.f1) == (1, 0.0)
+    assert (sum(map(len, judge.batches)), score.unchecked, score.f1) == (4, 1, 0.0)
 
 
 @pytest.mark.parametrize("verdicts", [[], [Verdict(1.5)], [Verdict(float("nan"))], [Verdict(-0.1)]])

@@ -1,7 +1,6 @@
 """Known ways to cheat, in every spelling and id grammar, against both presets."""
 
 import asyncio
-import json
 import math
 import re
 from pathlib import Path
@@ -14,7 +13,7 @@ from hf_rlhf.contracts import Verdict
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner import hacks
 from hf_rlhf_refiner.hack_cases import CASES, HONEST, MEANING, OPEN
-from hf_rlhf_refiner.hacks import ID_GRAMMARS, hack_table, refiner_attacks, respell, summary
+from hf_rlhf_refiner.hacks import ID_GRAMMARS, hack_table, refiner_attacks, summary
 from hf_rlhf_refiner.rewards import RefinerReward
 
 CASE = CASES[0]
@@ -58,34 +57,17 @@ def test_card_faithful_stays_in_its_range_and_shows_the_holes(rows):
     assert best["nothing"] > 5.0  # flipped negatives pass on emptiness
 
 
-def test_the_table_prints(capsys, rows, monkeypatch):
-    monkeypatch.setattr(hacks, "hack_table", lambda: rows)
-    assert hacks.main([]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 2 + len(summary(rows))
-    assert hacks.main(["--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) == len(rows)
-    assert set(lines[0]) >= {"hack", "spelling", "hardened", "card_faithful"}
-
-
 def test_the_table_of_a_page_is_written_anew(tmp_path, rows, monkeypatch, capsys):
     monkeypatch.setattr(hacks, "hack_table", lambda: rows)
     page = tmp_path / "page.md"
     page.write_text(
         "Text.\n\n| case | class | texts |\n|---|---|--:|\n| old | old | 1 |\n\nMore.\n"
     )
-    assert hacks.main(["--page", str(page)]) == 0
+    assert hacks.main([str(page)]) == 0
     assert page.read_text() == f"Text.\n\n{hacks.markdown(rows)}\nMore.\n"
     with pytest.raises(SystemExit):
-        hacks.main(["--page", __file__])
+        hacks.main([__file__])
     assert "has no table of hacks" in capsys.readouterr().err
-
-
-def test_respelling_touches_ids_only():
-    assert respell("<answer><snippet id=S1,S2>a < b</snippet>", "single quotes, blanks") == (
-        "<answer><snippet id='S1, S2'>a < b</snippet>"
-    )
 
 
 def pay(*completions, judge=None, case=CASE, **fields):
@@ -144,23 +126,8 @@ def test_form_is_paid_for_whatever_the_judge_says(case, hack, text):
     assert more < 0.9
 
 
-@pytest.mark.parametrize(
-    "scrap",
-    ["Perhaps.", "Formerly.", "900%.", "Hardly.", "False.", "(maybe)", "fired", "Or was it?"],
-)
-def test_a_scrap_costs_whatever_the_judge_says(scrap):
-    texts = (GOOD.replace("</answer>", f" {scrap}</answer>"), GOOD + scrap)
-    inside, after = pay(*texts, judge=Reader(accepts_all=True))
-    assert inside < 0.95
-    assert after == 0.0
-
-
-TEXTS = sorted(
-    text
-    for spellings in CASE.answers.values()
-    for text in spellings.values()
-    if text and len(text) < 500
-)
+EVERY = [text for spellings in CASE.answers.values() for text in spellings.values()]
+TEXTS = sorted(text for text in EVERY if text and len(text) < 500)
 BITS = [
     "<",
     ">",

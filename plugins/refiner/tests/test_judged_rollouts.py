@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import write_rows
-from hf_rlhf_refiner.answer import parse_sources
+from hf_rlhf_refiner.answer import scan_sources
 from hf_rlhf_refiner.rollouts import judged_rollouts
 
 DATA = Path(
@@ -65,21 +65,17 @@ def test_ids_say_the_call_and_the_document(tmp_path: Path) -> None:
         tmp_path,
         rollout("Plain text.", "[]", json.dumps({"results": json.dumps(hits)}), "word " * 300),
     ).dataset["train"][0]
-    assert [source["id"] for source in row["sources"]] == [
-        "T1",
-        "T3-1",
-        "T3-2",
-        "T4-1",
-        "T4-2",
-        "T4-3",
-    ]
+    ids = [source["id"] for source in row["sources"]]
+    assert ids == ["T1", "T3-1", "T3-2", "T4-1", "T4-2", "T4-3"]
     assert [source["text"] for source in row["sources"][:3]] == [
         "Plain text.",
         "title: Tower\nBuilt.",
         "Second.",
     ]
-    assert parse_sources(row["prompt"][1]["content"]) == row["sources"]
+    assert scan_sources(row["prompt"][1]["content"]).sources == row["sources"]
     assert "Search first." in row["prompt"][1]["content"]
+    assert (row["answer"], row["expected_answer"]) == ("Secret 1900.", "1900")
+    assert "Secret" not in json.dumps(row["prompt"])
 
 
 def test_results_beside_a_query_are_snippets_without_debris(
@@ -97,13 +93,6 @@ def test_results_beside_a_query_are_snippets_without_debris(
     ]
     assert loaded.report["document_fields_left_out.meta"] == 3
     assert "not shown in prompts: document_fields_left_out.meta: 3" in capsys.readouterr().err
-
-
-def test_the_handed_in_answer_is_kept_apart(tmp_path: Path) -> None:
-    row = load(tmp_path, rollout("Plain text.")).dataset["train"][0]
-    assert row["answer"] == "Secret 1900."
-    assert row["expected_answer"] == "1900"
-    assert "Secret" not in json.dumps(row["prompt"])
 
 
 def test_rubrics_are_the_recorded_ones_or_the_expected_answer(tmp_path: Path) -> None:
@@ -132,23 +121,12 @@ def test_the_report_counts_what_was_odd(tmp_path: Path) -> None:
 
 BAD = [
     ({"expected_answer": None}, "no_rubrics", "'rubric_judgements' and 'expected_answer'"),
-    ({"rubric_judgements": "x"}, "wrong_type:rubric_judgements", "valid list, not 'x'"),
-    ({"rubric_judgements": ["x"]}, "wrong_type:rubric_judgements", "rubric_judgements[0]: "),
     (
-        {"rubric_judgements": [{"severity": 1}]},
+        {"rubric_judgements": "x"},
         "wrong_type:rubric_judgements",
-        "[0]['criteria']: Field required",
+        "'rubric_judgements': Invalid JSON",
     ),
-    (
-        {"rubric_judgements": [{"criteria": "x", "severity": True}]},
-        "wrong_type:rubric_judgements",
-        "[0]['severity']: Input should be a valid number, not True",
-    ),
-    (
-        {"rubric_judgements": [{"criteria": "x", "severity": -1}]},
-        "wrong_type:rubric_judgements",
-        "[0]['severity']: Input should be greater than 0, not -1",
-    ),
+    ({"rubric_judgements": [{"severity": 1}]}, "wrong_type:rubric_judgements", "item 1"),
     ({"response": {"output": [5]}}, "step_not_object", "input + output[1] is 5"),
     ({"response": {"output": []}}, "no_tool_output", "no tool returned anything"),
 ]
@@ -193,15 +171,6 @@ def test_turns_of_the_user_are_counted_where_the_user_looks(
     assert "earlier_turns: 2, later_turns: 1" in shown
 
 
-def test_a_line_that_cannot_be_read_is_dropped_or_stops(tmp_path: Path) -> None:
-    path = Path(write_rows(tmp_path, [rollout("x")]))
-    path.write_text(path.read_text(encoding="utf-8") + "{bad\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: is not valid JSON"):
-        judged_rollouts(str(path), tokenizer=TOKENIZER)
-    loaded = judged_rollouts(str(path), tokenizer=TOKENIZER, on_bad_row="drop")
-    assert loaded.report["dropped"] == {"unreadable": 1}
-
-
 def test_columns_are_mapped(tmp_path: Path) -> None:
     row = rollout("x")
     row["run"] = {"reply": row.pop("response")}
@@ -223,7 +192,7 @@ def test_ten_real_rollouts_fit_the_cap(cap: int) -> None:
         encoded = TOKENIZER.apply_chat_template(row["prompt"], add_generation_prompt=True)
         assert len(encoded["input_ids"]) <= cap
         assert row["sources"]
-        assert parse_sources(row["prompt"][1]["content"]) == row["sources"]
+        assert scan_sources(row["prompt"][1]["content"]).sources == row["sources"]
         assert row["answer"]
         assert "submit_final_result" not in row["prompt"][1]["content"]
     report = loaded.report

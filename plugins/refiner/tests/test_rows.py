@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.testing.rows import write_rows
-from hf_rlhf_refiner.answer import parse_sources
+from hf_rlhf_refiner.answer import scan_sources
 from hf_rlhf_refiner.prompt import PromptMaker, Result
 from hf_rlhf_refiner.relevance import bm25, passages, words
 from hf_rlhf_refiner.rows import refiner_rows, split_results
@@ -75,7 +75,7 @@ def test_rows_come_out_as_the_trainer_and_rewards_read_them(tmp_path: Path) -> N
     assert (system["role"], user["role"]) == ("system", "user")
     assert row["question"] in user["content"]
     assert "I searched." in user["content"]
-    assert parse_sources(user["content"]) == row["sources"]
+    assert scan_sources(user["content"]).sources == row["sources"]
     report = loaded.report
     assert (report["rows_read"], report["kept"], report["dropped"]) == (10, 10, {})
     assert report["splits"] == {"train": 8, "test": 2}
@@ -120,7 +120,7 @@ def test_a_prompt_that_cannot_fit_is_dropped_or_stops(tmp_path: Path) -> None:
     loaded = load(path, max_prompt_tokens=400)
     assert loaded.report["dropped"] == {"prompt_too_long": 1}
     assert loaded.report["kept"] == 2
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*alone take \d+"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*alone takes \d+"):
         load(path, max_prompt_tokens=400, on_long_prompt="stop")
 
 
@@ -140,7 +140,7 @@ def test_no_prompt_ever_exceeds_its_cap(sizes: list[list[int]], cap: int) -> Non
     assert prompt.tokens == len(
         TOKENIZER.apply_chat_template(prompt.messages, add_generation_prompt=True)["input_ids"]
     )
-    assert parse_sources(prompt.messages[0]["content"]) == prompt.sources
+    assert scan_sources(prompt.messages[0]["content"]).sources == prompt.sources
     assert len(prompt.results) + prompt.results_dropped == len(results)
 
 
@@ -153,10 +153,12 @@ def test_data_cannot_end_the_turn_or_invent_a_source(tmp_path: Path) -> None:
     row = load(path).dataset["train"][0]
     encoded = TOKENIZER.apply_chat_template(row["prompt"], add_generation_prompt=True)["input_ids"]
     assert encoded.count(3) == 2  # one end of turn for each of the two messages
-    assert parse_sources(row["prompt"][1]["content"]) == row["sources"]
+    assert scan_sources(row["prompt"][1]["content"]).sources == row["sources"]
 
 
 def test_raw_text_is_parted_into_results_at_blank_lines_and_text() -> None:
+    results = split_results([snippet("A", "one"), snippet("A", "one") + snippet("B", "x")], "here")
+    assert [[source["id"] for source in result.sources] for result in results] == [["A"], ["B"]]
     text = (
         "<tool_output>\nsearch: towers\n"
         + snippet("A", "one\n\ntwo")
@@ -176,52 +178,31 @@ def test_raw_text_is_parted_into_results_at_blank_lines_and_text() -> None:
     assert [result.head for result in results] == ["search: towers", "", ""]
 
 
-def test_a_snippet_repeated_word_for_word_is_shown_once() -> None:
-    results = split_results([snippet("A", "one"), snippet("A", "one") + snippet("B", "x")], "here")
-    assert [[source["id"] for source in result.sources] for result in results] == [["A"], ["B"]]
-
-
+WRONG = "wrong_type:positive_rubrics"
 BAD_ROWS: list[tuple[dict[str, Any], str, str]] = [
-    ({"tool_output": ""}, "no_tool_output", "'tool_output': holds no snippet"),
     ({"tool_output": None}, "no_tool_output", "'tool_output': holds no snippet"),
-    ({"tool_output": []}, "no_tool_output", "'tool_output': holds no snippet"),
     ({"tool_output": "plain text"}, "no_tool_output", "'tool_output': holds no snippet"),
-    ({"tool_output": 5}, "wrong_type:tool_output", "'tool_output': is 5, expected a text"),
-    ({"tool_output": ["a", 7]}, "wrong_type:tool_output", "is a list that holds 7"),
+    ({"tool_output": ["a", 7]}, "wrong_type:tool_output", "is a list, expected a text or a list"),
     (
-        {"tool_output": snippet("A", "one") + snippet("A", "two")},
+        {"tool_output": snippet("A", "1") + snippet("A", "2")},
         "bad_snippets",
-        "'A' is already given to another text",
+        "'A' is already given",
     ),
-    ({"tool_output": ...}, "missing_column", "lacks 'tool_output'"),
     ({"positive_rubrics": ..., "positive_rubric": []}, "missing_column", "'positive_rubric'"),
     ({"question": ""}, "no_question", "'question': is empty"),
     ({"question": ["a"]}, "wrong_type:question", "'question': is a list, expected a text"),
     ({"reasoning": 3}, "wrong_type:reasoning", "'reasoning': is 3, expected a text"),
-    ({"positive_rubrics": "States it"}, "wrong_type:positive_rubrics", "text that is not a JSON"),
-    ({"positive_rubrics": {"a": 1}}, "wrong_type:positive_rubrics", "is an object"),
-    ({"positive_rubrics": [1]}, "wrong_type:positive_rubrics", "item 1: is 1"),
-    ({"positive_rubrics": ["a", " "]}, "wrong_type:positive_rubrics", "item 2: the criterion is"),
-    ({"positive_rubrics": [{"criterio": "a"}]}, "wrong_type:positive_rubrics", "mean 'criterion'"),
-    (
-        {"positive_rubrics": [{"criterion": "a", "weight": -1}]},
-        "wrong_type:positive_rubrics",
-        "the weight is -1",
-    ),
-    (
-        {"positive_rubrics": [{"criterion": "a", "weight": 10**400}]},
-        "wrong_type:positive_rubrics",
-        "the weight is a number of more than 64 bits",
-    ),
-    (
-        {"positive_rubrics": [{"criterion": "a", "weight": True}]},
-        "wrong_type:positive_rubrics",
-        "the weight is True",
-    ),
+    ({"positive_rubrics": "States it"}, WRONG, "'positive_rubrics': Invalid JSON"),
+    ({"positive_rubrics": {"a": 1}}, WRONG, "should be a valid list"),
+    ({"positive_rubrics": ["a", " "]}, WRONG, "item 2"),
+    ({"positive_rubrics": [{"criterio": "a"}]}, WRONG, "item 1"),
+    ({"positive_rubrics": [{"criterion": "a", "weight": -1}]}, WRONG, "item 1: the weight is -1"),
+    ({"positive_rubrics": [{"criterion": "a", "weight": True}]}, WRONG, "valid number"),
+    ({"positive_rubrics": [{"criterion": "a", "weight": 10**400}]}, WRONG, "item 1"),
     (
         {"negative_rubrics": [{"criterion": "a", "weight": float("nan")}]},
         "wrong_type:negative_rubrics",
-        "the weight is nan",
+        "item 1",
     ),
     ({"positive_rubrics": [], "negative_rubrics": None}, "no_rubrics", "both are empty"),
 ]
@@ -247,13 +228,6 @@ def test_all_rows_dropped_is_an_error_that_says_why(tmp_path: Path) -> None:
         load(path, on_bad_row="drop")
 
 
-def test_a_broken_file_stops_also_where_bad_rows_are_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text("[" + json.dumps(raw()) + ',\n{"question": "cut')
-    with pytest.raises(DataError, match=r"rows\.json:2: is not valid JSON"):
-        load(str(path), on_bad_row="drop")
-
-
 @pytest.mark.parametrize(
     "spelt",
     [
@@ -270,24 +244,6 @@ def test_rubrics_may_be_spelt_in_many_ways(tmp_path: Path, spelt: Any) -> None:
     assert row["positive_rubrics"] == [{"criterion": "States 1900.", "weight": 1.0}]
 
 
-def test_columns_of_other_names_are_mapped(tmp_path: Path) -> None:
-    row = raw(question=..., positive_rubrics=...)
-    row |= {"query": "Who?", "ground_truth": {"good": ["Says who."]}}
-    mapping = {"question": "query", "positive_rubrics": "ground_truth.good"}
-    loaded = load(write_rows(tmp_path, [row]), columns=mapping)
-    assert loaded.dataset["train"][0]["question"] == "Who?"
-
-
-def test_parquet_gives_the_same_rows_as_json_lines(tmp_path: Path) -> None:
-    from datasets import Dataset
-
-    rows = [raw(n) for n in range(4)]
-    Dataset.from_list(rows).to_parquet(str(tmp_path / "rows.parquet"))
-    left = load(write_rows(tmp_path, rows)).dataset
-    right = load(str(tmp_path / "rows.parquet")).dataset
-    assert left["train"].to_list() == right["train"].to_list()
-
-
 def test_held_out_rows_share_no_question_and_repeat_with_the_seed(tmp_path: Path) -> None:
     path = write_rows(tmp_path, [raw(n % 10, row_id=str(n)) for n in range(40)])
     first, again, other = (load(path, test_share=0.3, seed=seed) for seed in (1, 1, 2))
@@ -297,24 +253,11 @@ def test_held_out_rows_share_no_question_and_repeat_with_the_seed(tmp_path: Path
     assert len(first.dataset["test"]) == 12
 
 
-def test_the_sources_own_test_split_is_held_out(tmp_path: Path) -> None:
-    write_rows(tmp_path, [raw(1), raw(2)], "train.jsonl")
-    write_rows(tmp_path, [raw(2), raw(3)], "test.jsonl")
-    report = load(str(tmp_path)).report
-    assert report["splits"] == {"train": 2, "test": 2}
-    assert report["questions_in_both_splits"] == 1
-    assert load(str(tmp_path), test_rows=1).report["splits"] == {"train": 1, "test": 1}
-
-
 def test_holding_out_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     path = write_rows(tmp_path, [raw(1), raw(1)])
     assert load(path).report["splits"] == {"train": 2, "test": 0}
     with pytest.raises(DataError, match="cannot be held out"):
         load(path, test_rows=1)
-    with pytest.raises(DataError, match="both given"):
-        load(path, test_rows=1, test_share=0.5)
-    with pytest.raises(DataError, match="between 0 and 1"):
-        load(path, test_share=1.5)
 
 
 def test_a_tokenizer_that_cannot_make_prompts_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.config import RunFile, bind, dump_yaml
-from hf_rlhf.data import read_file
+from hf_rlhf.data import read_rows
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError, did_you_mean
 from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_roles.role import OWNED, Role, config_error, read_role, shipped, unknown_role
@@ -253,7 +253,7 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
 def _texts(folder: Path) -> Iterator[str]:
     """Yield every text of the rows in a folder, for the vocabulary of a tiny base."""
     for path in sorted(folder.glob("*.jsonl")):
-        for row in read_file(path):
+        for row in read_rows(path).split("train"):
             yield from (value for value in row.values.values() if isinstance(value, str))
 
 

@@ -78,24 +78,20 @@ def rows_in(block: Block, options: Options) -> Iterator[tuple[str, RawRow]]:
 
 
 def _lines(block: Block, max_bytes: int) -> Iterator[tuple[str, RawRow]]:
-    number = block.line
+    number = block.line - 1
     lines = read_lines(
-        Path(block.path),
-        start=block.start,
-        size=block.size or None,
-        number=block.line,
-        max_bytes=max_bytes,
+        Path(block.path), start=block.start, size=block.size or None, number=block.line
     )
     try:
-        for line in lines:
-            where, number = f"{block.path}:{line.number}", line.number + 1
-            row: RawRow = b"" if line.content.isspace() else line.content
-            if line.is_cut:
-                detail = f"{line.size / 1e6:.1f} MB, more than --max_row_mb {max_bytes / 1e6:g}"
-                row = rejected(where, "too_large", detail, line.content)
+        for number, content in lines:
+            where = f"{block.path}:{number}"
+            row: RawRow = b"" if content.isspace() else content
+            if len(content) > max_bytes:
+                detail = f"{len(content) / 1e6:.1f} MB, more than --max_row_mb {max_bytes / 1e6:g}"
+                row = rejected(where, "too_large", detail, content)
             yield where, row
     except DataError as error:
-        where = f"{block.path}:{number}"
+        where = f"{block.path}:{number + 1}"
         yield where, rejected(where, "file_damaged", _lost(error))
 
 

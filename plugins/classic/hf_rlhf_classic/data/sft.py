@@ -38,8 +38,6 @@ def sft(
         chat_template_kwargs: passed to the chat template when lengths are measured; use the same in
             the trainer.
         system: the system prompt of rows without a system prompt.
-        context: `last_turn` leaves out the turns between the system prompt and the last turn of the
-            user, and counts them.
         keep: which other columns to keep for rewards; all of them by default, `[]` for none.
         ignore: columns and keys of turns to leave out although they would change what is learned,
             like `image`, `weight` or `reasoning_content`.
