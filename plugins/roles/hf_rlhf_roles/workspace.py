@@ -252,8 +252,8 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
 
 def _texts(folder: Path) -> Iterator[str]:
     """Yield every text of the rows in a folder, for the vocabulary of a tiny base."""
-    for path in sorted(folder.glob("*.jsonl")):
-        for row in read_rows(path).split("train"):
+    for rows in read_rows(folder).splits.values():
+        for row in rows:
             yield from (value for value in row.values.values() if isinstance(value, str))
 
 
