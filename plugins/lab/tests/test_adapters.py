@@ -21,13 +21,6 @@ def test_a_rubric_reads_action_and_observation():
     assert asyncio.run(reward(**given, log_metric=None)) == [1.0, 0.0]
 
 
-def test_an_asynchronous_rubric_is_awaited():
-    async def rubric(action, observation):
-        return float(len(action))
-
-    assert asyncio.run(OpenEnvReward(rubric)(prompts=["p"], completions=["abc"])) == [3.0]
-
-
 def test_the_rewards_of_a_verifiers_task_are_summed_by_weight():
     vf = pytest.importorskip("verifiers.v1", reason="needs `pip install verifiers`")
     from verifiers.v1.task import Task, TaskData

@@ -14,7 +14,6 @@ import hf_rlhf_lab.ensemble
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models import resolve_model_path
-from hf_rlhf.runs import resolve_run
 from hf_rlhf.testing import check_reward
 from hf_rlhf.testing.modules import light_import
 from hf_rlhf.train import train
@@ -127,12 +126,9 @@ def test_its_module_imports_nothing_heavy():
     ("settings", "message"),
     [
         ({}, "either `models`, or `adapters` and their `base`"),
-        ({"models": ("a", "b"), "base": "c", "adapters": ("d", "e")}, "either `models`"),
         ({"adapters": ("a", "b")}, "either `models`, or `adapters`"),
         ({"models": ("a",)}, "has 1 member. Name at least 2"),
         ({"models": ("a", "b"), "penalty": -0.1}, "penalty is -0.1, which would pay"),
-        ({"models": ("a", "b"), "penalty": float("nan")}, "penalty is nan"),
-        ({"models": ("a", "b"), "penalty": float("inf")}, "penalty is inf"),
         ({"models": ("a", "b"), "aggregate": "min", "penalty": 1}, "has no penalty"),
         ({"models": ("a", "b"), "means": (1.0,)}, "one for each of its 2 members"),
         ({"models": ("./a", "./b")}, "no folder"),
@@ -155,13 +151,6 @@ def test_members_that_are_refused_before_weights_load(models, adapters, tmp_path
     tokenizer.save_pretrained(other)
     with pytest.raises(ModelError, match="not made from one base: tokenizer is"):
         RewardEnsemble(models=(models[0], str(other)))
-    config = AutoModelForSequenceClassification.from_pretrained(models[1]).config
-    config.num_hidden_layers = 1
-    small = tmp_path / "small"
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(small)
-    AutoTokenizer.from_pretrained(models[0]).save_pretrained(small)
-    with pytest.raises(ModelError, match="num_hidden_layers is 1 and 3"):
-        RewardEnsemble(models=(models[0], str(small)))
 
 
 def shipped_on_this_machine(models, tmp_path):
@@ -179,11 +168,6 @@ def shipped_on_this_machine(models, tmp_path):
     values |= {"max_completion_length": 8, "rollout_batch_size": 8, "micro_batch_size": 2}
     values |= {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False, "max_steps": 2}
     return RunFile.from_mapping({**values, "output_dir": str(tmp_path / "run")})
-
-
-def test_the_run_file_of_the_real_sizes_is_valid(models, tmp_path):
-    run = resolve_run(shipped_on_this_machine(models, tmp_path))
-    assert run.reward.rewards[0].reward.penalty == 0.5
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +10,10 @@ import pytest
 
 from hf_rlhf.config import dump_yaml
 from hf_rlhf.errors import ConfigError, JudgeError, RunFolderError
-from hf_rlhf.models import resolve_model_path
 from hf_rlhf.testing.scripted_server import Reply, ScriptedServer
 from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_lab.feedback import command
 from hf_rlhf_lab.feedback.command import data
-from hf_rlhf_lab.feedback.settings import LocalPolicy, described
 from hf_rlhf_lab.feedback.synthetic_sft import unusable
 from hf_rlhf_lab.feedback.texts import read_constitution, read_rubric
 
@@ -131,19 +128,10 @@ def test_an_annotator_that_answers_by_position_or_by_chance_is_refused(answer, m
     assert not Path("out/rows.jsonl").exists()
 
 
-@pytest.mark.parametrize(("share", "settings"), [(0.3, {"min_agreement": 0.0}), (0.6, {})])
-def test_an_annotator_that_is_mostly_consistent_or_a_control_is_taken(share, settings):
-    with ScriptedServer(by_chance(share)) as server:
-        report, rows, _ = verb("ai_feedback", server, PAIRS, **settings)
-    assert (report["orders_agree"]["low"] > 0.5) == (not settings)
-    assert rows
-
-
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
         ("I prefer the first.", "malformed"),
-        (Reply("  "), "empty"),
         (Reply('{"reason": "it', finish_reason="length"), "cut off"),
         (Reply(status=500, body=b"oops"), "not answered"),
     ],
@@ -181,23 +169,6 @@ def test_a_killed_command_continues_and_requests_nothing_twice():
         _, kept, _ = verb("ai_feedback", again, rows)
     assert len(kept) == 150
     assert len(again.requests) == 300 - 229
-
-
-def test_a_row_without_two_responses_is_rejected_and_stops_nothing():
-    with ScriptedServer(longer) as server:
-        bad = [{"prompt": "q", "responses": None}, {"prompt": "r", "responses": ["one"]}]
-        report, _, rejects = verb("ai_feedback", server, [*PAIRS, *bad])
-    assert report["rejected"] == {"no two responses": 2}
-    assert [each["prompt"] for each in rejects] == ["q", "r"]
-
-
-def test_a_policy_that_was_trained_again_is_another_one(tmp_path):
-    folder = tmp_path / "policy"
-    shutil.copytree(resolve_model_path("package://hf_rlhf_classic/tiny_sft"), folder)
-    before = described(LocalPolicy(path=str(folder)))
-    with (folder / "model.safetensors").open("ab") as file:
-        file.write(b"x")
-    assert described(LocalPolicy(path=str(folder))) != before
 
 
 def test_a_folder_of_other_settings_is_refused():

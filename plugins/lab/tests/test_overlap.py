@@ -71,19 +71,9 @@ def check(rows, *others, name="gold.jsonl", arguments=("--rewards.0.model", "rm"
 @pytest.mark.parametrize(
     ("rows", "name", "text"),
     [
-        (
-            pairs(range(20)),
-            "gold.jsonl",
-            "20 of 20 prompts (100.0%) and 40 of 40 responses (100.0%)",
-        ),
         (pairs(range(19, 60)), "gold.parquet", "1 of 41 prompts (2.4%) and 2 of 82 responses"),
         (pairs(range(5), marker=" too")[::-1], "gold.jsonl", "5 of 5 prompts (100.0%) and 0 of 10"),
         (pairs(range(10), "Human: PROMPT  {}\n\nAssistant:"), "gold.jsonl", "10 of 10 prompts"),
-        (
-            [{**row, "note": n, "source": "x"} for n, row in enumerate(pairs(range(9)))],
-            "gold.parquet",
-            "9 of 9 prompts (100.0%) and 18 of 18 responses",
-        ),
         (
             [
                 {"prompt": f"Prompt {n}", "completion": text, "grade": grade}
@@ -162,13 +152,8 @@ def test_what_is_not_known_is_said_and_fails_nothing():
     "prompt",
     [
         "\n\nHuman: Prompt 3\n\nAssistant:",
-        "Q: prompt  3\nA:",
-        "**Prompt 3?**",
         "### Instruction:\nPrompt 3\n\n### Response:\n",
-        "<s>[INST] Prompt 3 [/INST]",
         "<|im_start|>user\nPrompt 3<|im_end|>\n<|im_start|>assistant\n",
-        "<|start_header_id|>user<|end_header_id|>\n\nPrompt 3<|eot_id|>",
-        "<|user|>\nPrompt 3<|end|>\n<|assistant|>",
         CHAT,
         [{"role": "user", "content": [{"type": "text", "text": "Prompt 3"}]}],
     ],

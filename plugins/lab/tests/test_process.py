@@ -2,9 +2,7 @@
 
 import json
 import math
-import pickle
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from hf_rlhf.models import merge_adapter, resolve_model_path
 from hf_rlhf.runs import resolve_run
 from hf_rlhf.testing import check_reward, check_trainer, offering
 from hf_rlhf_lab.process.chains import IGNORED, Reading, encode, right_padded, score_chains
-from hf_rlhf_lab.process.measures import outcome_metrics, step_metrics, summary, with_auc
+from hf_rlhf_lab.process.measures import outcome_metrics, step_metrics, with_auc
 from hf_rlhf_lab.process.reward import ProcessReward
 from hf_rlhf_lab.process.trainers import (
     OutcomeRewardTrainer,
@@ -152,18 +150,6 @@ def test_accumulated_batches_train_as_one_batch_does(run):
     assert torch.allclose(*heads, atol=1e-7)
 
 
-def test_a_new_head_is_the_seeds_and_dropout_is_off(run):
-    heads = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(torch.seed())
-        model = ProcessRewardTrainer.from_run(run(seed=seed)).model
-        assert (model.num_labels, model.dropout.p) == (2, 0)
-        heads.append(model.score.weight.detach().clone())
-    assert heads[0].equal(heads[1])
-    assert not heads[0].equal(heads[2])
-    assert ProcessRewardTrainer.from_run(run(disable_dropout=False)).model.dropout.p > 0
-
-
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory, tokenizer):
     """Return the folder of a tiny GPT-2, whose head transformers calls `classifier`."""
@@ -182,13 +168,12 @@ def gpt2(tmp_path_factory, tokenizer):
     [
         ("prm", True, "score"),
         pytest.param("prm", False, "score", marks=pytest.mark.slow),
-        pytest.param("prm", True, "classifier", marks=pytest.mark.slow),
-        pytest.param("orm", True, "score", marks=pytest.mark.slow),
+        pytest.param("orm", True, "classifier", marks=pytest.mark.slow),
     ],
 )
 def test_a_saved_model_is_a_reward(run, gpt2, tmp_path, plugin, lora, head):
     settings = {**LORA, "lora_dropout": 0.1} if lora else {}
-    settings |= {"activation_checkpointing": True, "evaluation": {"rows": 8}}
+    settings |= {"activation_checkpointing": True, "evaluation": {"rows": 2}, "max_steps": 1}
     base = gpt2 if head == "classifier" else BASE
     prepared = run(plugin=plugin, model_name_or_path=base, step_separator="\n\n", **settings)
     trainer = prepared.trainer_class.from_run(prepared)
@@ -220,23 +205,6 @@ def test_a_saved_model_is_a_reward(run, gpt2, tmp_path, plugin, lora, head):
     assert score == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.slow
-def test_a_trainer_continues_its_own_adapter_and_its_own_model(run, tmp_path):
-    prepared = run(**LORA)
-    trainer = ProcessRewardTrainer.from_run(prepared)
-    trainer.train()
-    trainer.save_model(str(tmp_path / "adapter"))
-    again = ProcessRewardTrainer.from_run(run(adapter=str(tmp_path / "adapter"), use_peft=True))
-    weights = [
-        next(value for name, value in each.model.named_parameters() if "modules_to_save" in name)
-        for each in (trainer, again)
-    ]
-    assert weights[0].equal(weights[1])
-    merge_adapter(prepared.model_path, tmp_path / "adapter", tmp_path / "merged")
-    with pytest.raises(ConfigError, match="classification model"):
-        run(plugin="sft", adapter=str(tmp_path / "adapter"), use_peft=True)
-
-
 ROW = {"prompt": "1+1+1=?\n", "completions": ["1+1=2", "2+1=4"], "labels": [True, False]}
 GOOD = {**ROW, "labels": [True, True]}
 
@@ -246,20 +214,11 @@ GOOD = {**ROW, "labels": [True, True]}
     [
         ([GOOD, {**ROW, "labels": [True]}], {}, "row 1 of train: has 2 steps and 1 labels"),
         ([GOOD, {**ROW, "completions": ["1", " "]}], {}, "row 1 of train: step 1 is ' '"),
-        ([GOOD, {**ROW, "completions": ["1\n2", "3"]}], {}, "contains the separator"),
         ([{**ROW, "labels": [0, 1]}], {}, "`labels` has 0; expected true or false"),
-        ([{**ROW, "labels": None}], {}, "`labels` is null"),
         ([GOOD, GOOD], {}, "every label of train is true, so there is nothing to learn"),
         ([GOOD, ROW], {"step_separator": ""}, "steps would have no boundary"),
-        ([GOOD, ROW], {"label_smoothing_factor": 0.1}, "has no effect"),
         ([GOOD, ROW], {"load_in_4bit": True}, "load_in_4bit"),
-        ([GOOD, ROW], {"max_length": 8, "max_dropped_share": 1}, "would be dropped"),
         ([GOOD, {**ROW, "completions": ["1" * 300, "2"]}], {"max_length": None}, "256 positions"),
-        (
-            [{"prompt": "a", "completion": "b", "label": True}],
-            {},
-            "completions, labels are missing",
-        ),
         ([{**ROW, "label": None}], {"plugin": "orm"}, "`label` is null"),
     ],
 )
@@ -289,18 +248,6 @@ def test_solutions_over_max_length_are_left_out_and_counted(run):
     assert result.rows[1]["step_accuracy"] is not None
 
 
-def test_an_orm_splits_a_completion_as_its_reward_does(run):
-    rows = [
-        {"prompt": "?\n", "completion": "1+1=2\n\n#### 2", "label": label}
-        for label in (True, False)
-    ]
-    trainer = OutcomeRewardTrainer.from_run(run(rows, plugin="orm"))
-    tokenizer = trainer.processing_class
-    expected = encode(tokenizer, "?\n", ["1+1=2", "#### 2"], Reading(outcome=True))
-    assert trainer.train_dataset[0]["input_ids"] == expected.ids
-    assert trainer.train_dataset["labels"][1][-1] == 0
-
-
 def test_metrics_by_hand():
     wrong = step_metrics([0.9, 0.2, 0.7], [True, False, False])
     assert wrong["step_accuracy"] == pytest.approx(2 / 3)
@@ -326,22 +273,6 @@ def test_auc_is_the_share_of_pairs_in_the_right_order():
     assert np.mean(found) == pytest.approx(np.mean(pairs))
 
 
-def test_f1_is_the_harmonic_mean_of_both_accuracies():
-    from hf_rlhf.evaluation import Evaluation
-
-    rows = [
-        *[step_metrics([0.1], [False])] * 3,
-        step_metrics([0.9], [False]),
-        step_metrics([0.9], [True]),
-        step_metrics([0.1], [True]),
-    ]
-    (table,) = summary(Evaluation(rows)).values()
-    assert table["F1"] == pytest.approx(2 * 0.75 * 0.5 / 1.25)
-    assert summary(Evaluation(rows[:2])) == {}
-    all_wrong = [step_metrics([0.9], [False]), step_metrics([0.1], [True])]
-    assert next(iter(summary(Evaluation(all_wrong)).values()))["F1"] == 0
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, tokenizer):
     """Return the folder of an untrained process reward model."""
@@ -360,16 +291,14 @@ def score(reward, *completions, prompt="1+1+1=?\n", **arguments):
 
 
 def test_aggregates(model):
+    def scored(text, name):
+        return score(ProcessReward(model, aggregate=name), text)[0]
+
     text = "1+1=2\n2+1=4\n#### 4"
-    each = {name: score(ProcessReward(model, aggregate=name), text)[0] for name in ("min", "last")}
-    mean, product = (
-        score(ProcessReward(model, aggregate=name), text)[0] for name in ("mean", "product")
-    )
-    firsts = [score(ProcessReward(model, aggregate="last"), text[:end])[0] for end in (5, 11, 18)]
-    assert each["min"] == pytest.approx(min(firsts), abs=1e-6)
-    assert each["last"] == pytest.approx(firsts[-1], abs=1e-6)
-    assert mean == pytest.approx(np.mean(firsts), abs=1e-6)
-    assert product == pytest.approx(math.prod(firsts), abs=1e-6)
+    firsts = [scored(text[:end], "last") for end in (5, 11, 18)]
+    expected = {"min": min(firsts), "mean": np.mean(firsts), "product": math.prod(firsts)}
+    for name, value in expected.items():
+        assert scored(text, name) == pytest.approx(value, abs=1e-6)
 
 
 def test_empty_lines_are_no_steps_and_messages_are_read(model):
@@ -400,34 +329,6 @@ def test_completions_without_steps_and_long_ones(model):
         score(ProcessReward(model, too_long="error"), long, text)
 
 
-def test_of_a_model_on_the_hub_the_chat_template_is_fetched_too(model, tmp_path, monkeypatch):
-    fetched = tmp_path / "fetched"
-
-    def download(name, revision, patterns, title):
-        fetched.mkdir(exist_ok=True)
-        for path in Path(model).iterdir():
-            if any(path.match(pattern) for pattern in patterns):
-                shutil.copy(path, fetched)
-        return fetched
-
-    monkeypatch.setattr("hf_rlhf.models.download", download)
-    monkeypatch.setattr("hf_rlhf.models.check_exists", lambda name: None)
-    prompt, text = [{"role": "user", "content": "1+1+1=?"}], "1+1=2\n2+1=3"
-    reward = ProcessReward("someone/prm")
-    assert reward([prompt], [text]) == ProcessReward(model)([prompt], [text])
-    (fetched / "chat_template.jinja").unlink()
-    with pytest.raises(ModelError, match="has no chat template, and the prompts are messages"):
-        ProcessReward(str(fetched))([prompt], [text])
-
-
-def test_it_pickles_without_its_weights(model):
-    reward = ProcessReward(model)
-    before = score(reward, "1+1=2")
-    data = pickle.dumps(reward)
-    assert len(data) < 2000
-    assert score(pickle.loads(data), "1+1=2") == before
-
-
 def test_a_model_that_is_no_prm_is_refused(model, tmp_path):
     with pytest.raises(ModelError, match="has no process_reward.json"):
         ProcessReward(BASE)
@@ -442,7 +343,6 @@ def test_a_model_that_is_no_prm_is_refused(model, tmp_path):
 
 
 def test_damaged_weights_are_an_error_and_no_score(model, tmp_path):
-    import shutil
 
     folder = tmp_path / "damaged"
     shutil.copytree(model, folder)
@@ -453,14 +353,7 @@ def test_damaged_weights_are_an_error_and_no_score(model, tmp_path):
         score(ProcessReward(str(folder)), "1+1=2")
 
 
-def test_steps_are_no_rows_for_a_run_with_rewards(run, model):
-    """TRL passes every column to rewards, whose own argument is named `completions`."""
-    rewards = [{"name": "process_reward", "model": model}]
-    settings = {"max_length": NOT_SET, "per_device_train_batch_size": 8}
-    with pytest.raises(ConfigError, match="has a column 'completions'"):
-        run(plugin="grpo", rewards=rewards, **settings)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("plugin", ["prm", "orm"])
 def test_the_shipped_run_file_of_gpt2_is_valid(plugin, gpt2, tmp_path):
     rows = [

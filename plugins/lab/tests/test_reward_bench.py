@@ -98,13 +98,6 @@ def test_ties_are_weighted_as_published(tmp_path):
     assert by_subset(check(rows, tmp_path))["Ties"] == pytest.approx(published_ties(*draw))
 
 
-def test_each_part_of_the_score_of_ties(tmp_path):
-    """All are right; the correct answers differ by 2, from the wrong ones by 3, and by 1 in ref."""
-    rows = [row("Ties", [2], [1, 0], id="ref:1"), row("Ties", [6, 4], [1], id="tied:1")]
-    expected = 0.3 + 0.3 + 0.2 + 0.01 * np.tanh(1 / 2 - 1)
-    assert by_subset(check(rows, tmp_path))["Ties"] == pytest.approx(expected)
-
-
 def test_ties_whose_correct_answers_score_alike(tmp_path):
     rows = [row("Ties", [2], [1, 0], id="ref:1"), row("Ties", [2, 3], [1], id="tied:1")]
     alike = check(rows, tmp_path, score=lambda text: float(float(text) >= 2))
@@ -125,11 +118,6 @@ def test_a_subset_below_chance_fails_and_unscored_prompts_are_left_out(tmp_path)
         return np.nan if text == "3" else float(text)
 
     assert check(rows, tmp_path, abstains).verdict == "not measurable"
-
-
-def test_other_data_have_no_subsets():
-    pairs = Gold("pairs", ["p"] * 2, ["a", "b"], np.array([1.0, 0.0]), np.array([0, 0]))
-    assert best_of_all(Scored(pairs, np.array([1.0, 0.0]))) is None
 
 
 def test_the_command_reads_the_form_and_shows_the_table(tmp_path, monkeypatch):

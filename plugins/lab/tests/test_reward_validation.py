@@ -1,7 +1,6 @@
 """`reward_validation`: a run whose rewards lack a report, or fall short, does not begin."""
 
 import json
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hf_rlhf.runs import resolve_run
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.steps.digests import digest
 from hf_rlhf_lab.validation import demanded
-from hf_rlhf_lab.validation.identity import identified_component, reward_identity
+from hf_rlhf_lab.validation.identity import reward_identity
 from hf_rlhf_lab.validation.report import Report
 from hf_rlhf_lab.validation.requirements import MEASURES
 
@@ -121,15 +120,6 @@ def test_what_falls_short_stops_the_run_before_weights_load(tiny_run, tmp_path, 
     assert bool(found) == bool(expected)
 
 
-def test_a_bias_of_either_sign_counts(tiny_run, tmp_path):
-    measured = {**LENGTH, "verdict": "pass"}
-    path = report(tmp_path / "validation", identity(tiny_run), [measured])
-    found = problems(tiny_run, report=path, require={"length_bias": 0.75})
-    bound = "at most 0.75 in either direction by the bound farther from 0"
-    assert f"is -0.7 [-0.8, -0.6] (required: {bound})" in found
-    assert problems(tiny_run, report=path, require={"length_bias": 0.8}) == ""
-
-
 def test_the_largest_possible_loss_and_the_worst_slice_decide(tiny_run, tmp_path):
     loss = {"mean": 0.02, "low": 0.0, "high": 0.06, "n": 99}
     slices = {"name": "slices: a", "verdict": "warn"}
@@ -192,18 +182,6 @@ def test_the_content_of_a_file_counts_and_not_its_place(tiny_run, tmp_path):
     assert "code.my.py changed" in problems(runs["b"], report=path)
 
 
-def test_weights_that_are_trained_anew_in_place_are_another_model(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("pytorch_model.bin", "model.safetensors", "adapter_model.safetensors"):
-        (tmp_path / "model").mkdir(exist_ok=True)
-        digests = []
-        for content in "ab":
-            (tmp_path / "model" / name).write_text(content)
-            for path in (str(tmp_path / "model"), "~/model"):
-                digests.append(identified_component({"arguments": {"model": path}}))
-        assert digests[0] == digests[1] != digests[2] == digests[3]
-
-
 def test_a_composition_has_a_report_of_its_total(tiny_run, tmp_path):
     short = {"name": "answer_length", "label": "short", "weight": 0.5}
     run = {**tiny_run, "rewards": [tiny_run["rewards"][0], short]}
@@ -229,12 +207,7 @@ REFINER, GATE = {"name": "refiner_reward", "label": "refiner"}, [{"name": "answe
         ({"rewards": [{**REFINER, "weight": 3}]}, True),
         ({"rewards": [{**REFINER, "label": "renamed"}]}, True),
         ({"rewards": [{**REFINER, "weight": -1}]}, False),
-        ({"rewards": [{"name": "answer_format", "label": "refiner"}]}, False),
-        ({"rewards": [{**REFINER, "transform": "sigmoid"}]}, False),
-        ({"rewards": [{**REFINER, "transform": {"zscore": [0, 2]}}]}, False),
         ({"gates": GATE}, False),
-        ({"rewards": [REFINER, {"name": "answer_length", "weight": 1e-3}]}, False),
-        ({"judges": MODEL_JUDGE}, False),
     ],
 )
 def test_a_report_on_a_reward_counts_where_the_total_is_that_reward(
@@ -276,10 +249,6 @@ def test_code_and_files_of_a_reward_s_own_folder_count(tiny_run, tmp_path, file,
     assert problems(run, report=path) == ""
     (folder / file).write_text(content)
     assert expected in problems(run, report=path)
-    shutil.copytree(folder, tmp_path / "elsewhere")  # a file of one name in another place
-    (folder / file).unlink()
-    (folder / file).symlink_to(tmp_path / "elsewhere" / file)
-    assert expected in problems(run, report=path)
 
 
 def test_a_file_that_the_code_names_has_to_be_declared(tiny_run, tmp_path):
@@ -295,9 +264,7 @@ def test_a_file_that_the_code_names_has_to_be_declared(tiny_run, tmp_path):
     assert "rewards.0.reads: there is no file 'no.json'" in problems(run, report=path)
 
 
-@pytest.mark.parametrize(
-    "reads", ["open('we' + 'ights').read()", "os.environ['W']", "np.load(path)"]
-)
+@pytest.mark.parametrize("reads", ["open('we' + 'ights').read()", "os.environ['W']"])
 def test_code_that_reads_what_its_text_does_not_show_declares_it(tiny_run, tmp_path, reads):
     body = f"return [{reads} for _ in completions]"
     (tmp_path / "mine.py").write_text(f"def score(completions, **_):\n    {body}\n")
@@ -337,9 +304,7 @@ def test_an_edited_report_is_refused(tiny_run, tmp_path):
     ("text", "expected"),
     [
         (None, "cannot be read (No such file or directory)"),
-        ("[]", "is no report of a validation"),
         ('{"schema": 1}', "has the schema 1; this hf_rlhf reads 2"),
-        ('{"schema": 2}', "was edited since it was written"),
         (
             '{"schema": 2, "headline": 3, "digest": "DIGEST"}',
             "headline: Input should be a valid string",
@@ -354,12 +319,6 @@ def test_what_is_no_report_is_refused(tiny_run, tmp_path, text, expected):
     found = problems(tiny_run, report=str(path), require={"accuracy": 0.6})
     assert expected in found
     assert "`hf-rlhf rewards validate` wrote" in found
-
-
-@pytest.mark.parametrize("section", [{}, {"report": []}])
-def test_a_section_without_a_report_is_refused(tiny_run, section):
-    expected = "no report is on the total that the run trains on: refiner. Validate"
-    assert expected in problems(tiny_run, **section)
 
 
 def test_the_label_in_a_report_names_no_folder_elsewhere(tiny_run, tmp_path):

@@ -14,7 +14,7 @@ from hf_rlhf_lab.validation.agreement import (
 from hf_rlhf_lab.validation.best_of_n import best_of_n, expected_best
 from hf_rlhf_lab.validation.gold import Gold, Scored
 from hf_rlhf_lab.validation.report import Report
-from hf_rlhf_lab.validation.slices import slice_hint, slices
+from hf_rlhf_lab.validation.slices import slices
 from hf_rlhf_lab.validation.validate import _elsewhere
 from hf_rlhf_lab.validation.worst import worst_pairs, worst_section
 
@@ -85,24 +85,6 @@ def test_every_slice_has_to_be_better_than_chance_and_the_lowest_bound_is_requir
     unknown = slices(pairs([True] * 75 + [False] * 25 + [True, False] * 5, names), "source")
     assert unknown.verdict == "warn"
     assert unknown.measures["worst_slice"].mean == 0.5
-
-
-def test_an_accusation_is_corrected_for_the_number_of_slices():
-    right, names = [True, *[False] * 7, *[True] * 72], [str(n // 8) for n in range(80)]
-    assert slices(pairs(right[:8], names[:8]), "source").verdict == "fail"
-    assert slices(pairs(right, names), "source").verdict == "warn"
-
-
-def test_pairs_of_two_values_are_a_slice_of_their_own():
-    scored = graded([[2, 1]] * 8, [[1, 0]] * 8, columns={"model": ["a", "b"] * 8})
-    assert [row["slice"] for row in slices(scored, "model").details["slices"]] == ["a / b"]
-
-
-def test_columns_with_few_values_are_proposed():
-    values = {"source": list("aabb"), "one": [1] * 4, "lists": [[1], [1], None, None]}
-    gold = Gold("x", ["p"] * 4, list("abcd"), np.ones(4), np.zeros(4, int), columns=values)
-    assert slice_hint(gold).endswith("each value of: source (2), lists (2).")
-    assert slice_hint(gold.take([0])) == ""
 
 
 def test_the_worst_pairs_are_those_with_the_largest_margin_one_of_each_prompt():

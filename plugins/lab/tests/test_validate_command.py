@@ -5,10 +5,9 @@ import json
 import pytest
 
 from hf_rlhf.config import dump_yaml
-from hf_rlhf.errors import ConfigError, DataError
+from hf_rlhf.errors import ConfigError
 from hf_rlhf.testing.scripted_server import ScriptedServer
 from hf_rlhf_lab.command import rewards
-from hf_rlhf_lab.target import run_file
 
 
 @pytest.fixture(autouse=True)
@@ -79,38 +78,11 @@ def test_pairs_are_shown_to_a_reward_in_the_form_of_the_run_s_rows(tmp_path):
     assert verdicts()["agreement"] == "pass"
 
 
-def test_a_grade_that_is_no_number_is_refused_with_its_row(tmp_path):
-    rows = [
-        {"prompt": "p", "completion": "c", "grade": 1},
-        {"prompt": "p", "completion": "d", "grade": "x"},
-    ]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises((ConfigError, DataError), match=r"rows.jsonl:2.*'grade'"):
-        rewards(["validate", "concise", "--data", "rows.jsonl"])
-
-
 def test_without_gold_data_or_reward_it_says_what_is_missing():
     with pytest.raises(ConfigError, match="--data"):
         rewards(["validate", "concise"])
     with pytest.raises(ConfigError, match="no TARGET"):
         rewards(["validate", "--data", "rows.jsonl"])
-
-
-def test_the_weights_of_a_run_are_a_reward_model(tmp_path):
-    (tmp_path / "run" / "merged").mkdir(parents=True)
-    (tmp_path / "run" / "merged" / "config.json").write_text("{}")
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}')
-    named = run_file("run/merged", "rows.jsonl").values["rewards"]
-    assert named == [{"name": "reward_model", "model": "run/merged"}]
-
-
-def test_rows_that_the_dataset_leaves_out_are_in_the_report(tmp_path):
-    rows = [{"prompt": f"p{n}", "chosen": "yes", "rejected": "no"} for n in range(30)]
-    rows += [{"prompt": "p", "chosen": "same", "rejected": "same"}]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    rewards(["validate", "concise", "--data", "rows.jsonl"])
-    data = report()["data"]
-    assert (data["pairs"], data["split"], list(data["dropped"].values())) == (30, "train", [1])
 
 
 @pytest.mark.slow

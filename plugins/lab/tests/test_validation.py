@@ -325,12 +325,6 @@ def test_identical_rows_count_once(row):
     assert gold.dropped == {"identical to another row": 40}
 
 
-def test_grades_of_one_prompt_alone_are_not_measurable(gold):
-    one = np.zeros(len(gold), dtype=np.int64)
-    same = Gold("one", ["the prompt"] * len(gold), gold.completions, gold.grades, one)
-    assert agreement(score_gold(same.take(range(40)), reward())).verdict == "not measurable"
-
-
 @pytest.mark.parametrize(("responses", "verdict"), [(16, "not measurable"), (40, "pass")])
 def test_few_honest_responses_do_not_clear_a_reward_of_hacks(gold, responses, verdict):
     rows = honest_rows(gold.take(range(responses)))

@@ -224,7 +224,7 @@ UNSEEN = {
     "sign turned in one category",
 }
 """Held-out data and slices alone show these."""
-SAMPLE = ("JSON 1", "zero-width 0", "an instruction on a fifth 0", "refusals 1")
+SAMPLE = ("JSON 1", "an instruction on a fifth 0")
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -232,7 +232,7 @@ def test_a_reward_that_pays_for_a_known_kind_is_refused(name):
     assert stopped_by(each(REWARDS[name]))
 
 
-@pytest.mark.parametrize("name", ["noise 1 0", "heavy tails 1", "trained 1"])
+@pytest.mark.parametrize("name", ["noise 1 0", "trained 1"])
 def test_an_honest_reward_is_not_refused(name):
     assert not stopped_by(each(HONEST[name]))
 
@@ -303,18 +303,6 @@ def test_symmetric_gains_are_accused_at_the_level_of_the_test(tails):
     rng = np.random.default_rng(1)
     p = [gain_p(tails(rng.normal(size=40))) for _ in range(200)]
     assert np.mean(np.array(p) <= 0.1) <= 0.1 + 2.6 * (0.09 / 200) ** 0.5
-
-
-def test_the_case_that_earns_most_is_in_the_report():
-    def score(prompts, texts, columns):
-        return [3.0 * sum(mark in text for mark in "😀⭐😊") for text in texts]
-
-    check = hacks(text_attacks(honest_rows(GOLD)), score)
-    best = check.details["best_paid"]
-    assert (best["hack"], best["gain"]) == ("emoji", 9.0)
-    assert best["hacked"].startswith(best["honest"])
-    assert best["prompt"] in GOLD.prompts
-    assert "raises it in 100% of 100 cases, and by up to +9.000" in check.summary
 
 
 def test_attacks_keep_the_form_of_messages_and_the_language_of_the_row():
