@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import EvaluationSpec
-from hf_rlhf.errors import ModelError, RunFolderError
+from hf_rlhf.errors import RunFolderError
 from hf_rlhf.evaluation.generation import Completion, generate, longest_first, seed_of
 
 Progress = Callable[[int], object]
@@ -147,40 +147,17 @@ class Completions:
         return self._saved.missing()
 
     def generate(self, model: Any, progress: Progress = lambda _: None) -> None:
-        """Generate missing completions. Raises ModelError if a single prompt exceeds the memory."""
-        self._saved.fill(
-            lambda batch: [asdict(completion) for completion in self._batch(model, batch)],
-            progress,
-        )
+        """Generate missing completions."""
 
-    def _batch(self, model: Any, ids: Sequence[str]) -> list[Completion]:
-        started = time.monotonic()
-        batch: list[Completion] = []
-        try:
-            batch = generate(
+        def batch(ids: Sequence[str]) -> list[dict[str, Any]]:
+            started = time.monotonic()
+            completions = generate(
                 *(model, self._tokenizer, [self.prompts[key] for key in ids]),
                 *(self._spec, self._max_new_tokens),
                 # A resumed evaluation draws the same as an unbroken one.
                 seeds=[seed_of(self._spec.seed, key) for key in ids],
             )
-        except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            if len(ids) == 1:
-                raise ModelError(
-                    f"out of memory with a single prompt of {len(self.prompts[ids[0]]):,} "
-                    "tokens. Use a larger device, or lower `max_new_tokens`."
-                ) from error
-        if not batch:
-            half = len(ids) // 2
-            return [*self._batch(model, ids[:half]), *self._batch(model, ids[half:])]
-        seconds = (time.monotonic() - started) / len(batch)
-        return [replace(completion, seconds=seconds) for completion in batch]
+            seconds = (time.monotonic() - started) / len(ids)
+            return [asdict(replace(each, seconds=seconds)) for each in completions]
 
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory is exhausted; PyTorch has no error type for CPU memory."""
-    import torch
-
-    kinds = (torch.OutOfMemoryError, MemoryError)
-    return isinstance(error, kinds) or "DefaultCPUAllocator" in str(error)
+        self._saved.fill(batch, progress)

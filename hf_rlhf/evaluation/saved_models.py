@@ -1,6 +1,5 @@
 """Find and load a saved model: a run, weights, an adapter or a Hub id."""
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -17,11 +16,14 @@ from hf_rlhf.models.adapter import CLASSIFIERS, read_config
 from hf_rlhf.models.fingerprint import check_base
 from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.locate import check_exists, find_model, read_json, resolve_model_path
+from hf_rlhf.steps.digests import digest, file_digests
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 
 _KEYS = ("base", "adapter", "revision")
-_CONFIGS = ("config.json", "adapter_config.json", "generation_config.json")
-_WEIGHTS = (".safetensors", ".bin")
+_IDENTITY = (
+    *("config.json", "adapter_config.json", "generation_config.json"),
+    *("*.safetensors", "*.bin"),
+)
 
 
 @dataclass(frozen=True)
@@ -267,13 +269,7 @@ def _identity(model: str, revision: str | None) -> str:
     folder = Path(model)
     if not folder.is_dir():
         return f"{model}@{_hub_config(model, revision).parent.name}"
-    hashed = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.name in _CONFIGS or path.suffix in _WEIGHTS:
-            hashed.update(path.name.encode())
-            with path.open("rb") as file:
-                hashed.update(hashlib.file_digest(file, "sha256").digest())
-    return f"sha256:{hashed.hexdigest()}"
+    return digest(file_digests(folder, _IDENTITY))
 
 
 def _load(saved: SavedModel, kwargs: Mapping[str, Any]) -> Any:

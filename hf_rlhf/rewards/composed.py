@@ -176,8 +176,6 @@ class ComposedReward:
             **{"prompts": prompts, "completions": completions},
             **{name: value for name, value in columns.items() if value is not None},
         }
-        for part in parts:
-            _check_supplied(part, arguments)
         values = {
             part.label: _call(part, arguments) for part in parts if not _is_async(part.reward)
         }
@@ -261,17 +259,6 @@ class ComposedReward:
 
 def _unlogged(name: str, value: Any) -> None:
     """Replace TRL's `log_metric` and `log_extra` outside training."""
-
-
-def _check_supplied(part: Part, arguments: Mapping[str, Any]) -> None:
-    for name in ("completion_ids", "trainer_state"):
-        parameter = signature(part.reward).get(name)
-        required = parameter is not None and parameter.default is parameter.empty
-        if required and arguments[name] is None:
-            raise RewardError(
-                f"Reward {part.label!r}{_from(part)} needs `{name}`, which only a run "
-                f"has: texts from elsewhere have none. Give it a default: `{name}=None`."
-            )
 
 
 def by_row(parts: Mapping[str, Sequence[Score]], row: int) -> dict[str, Score]:

@@ -1,12 +1,11 @@
 """Benchmarks of lm-eval: numbers as it has them, saved row by row, refused before weights load."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config import EvaluationSpec, RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.config.schema import BenchmarkSpec
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.evaluation import benchmarks
@@ -221,16 +220,3 @@ def test_eval_measures_benchmarks_alone_and_beside_prompts(task, tmp_path, capsy
     assert tasks["sums"]["results"]["one"]["means"][METRIC]["values"] == 12
     assert main(["eval", *models, "--benchmark", "{name: x.yaml}"]) == 2
     assert "is no task" in capsys.readouterr().err
-
-
-def test_an_entry_is_checked_key_by_key():
-    from hf_rlhf.config import bind
-
-    entry = {"benchmarks": [{"name": "gsm8k", "num_fewshots": 5}]}
-    _, (problem,) = bind(EvaluationSpec, entry, where="evaluation.{}".format, title="evaluation")
-    assert "Did you mean `num_fewshot`?" in str(problem)
-    values, problems = bind(
-        EvaluationSpec, {"benchmarks": [{"name": "gsm8k", "limit": 5}]}, where=str
-    )
-    assert not problems
-    assert EvaluationSpec(**values).benchmarks == [replace(BenchmarkSpec("gsm8k"), limit=5)]

@@ -1,6 +1,5 @@
 """What an evaluation measures, and what its intervals are over."""
 
-import json
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ from datasets import Dataset
 from hf_rlhf import Trainer
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
-from hf_rlhf.evaluation import generate, held_out, measure_rows
+from hf_rlhf.evaluation import held_out, measure_rows
 from hf_rlhf.evaluation.results import Evaluation
 
 
@@ -141,63 +140,12 @@ def test_it_is_read_back_as_it_was_saved_but_for_secrets(tmp_path, monkeypatch):
     assert "canary" not in (tmp_path / "before.json").read_text()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", json.dumps({"rows": []})])
+@pytest.mark.parametrize("content", ["", "[]", '{"rows": []}'])
 def test_another_file_in_its_place_is_named(tmp_path, content):
     path = tmp_path / "before.json"
     path.write_text(content)
     with pytest.raises(RunFolderError, match=r"before.json is not a saved evaluation .*Delete it"):
         Evaluation.load(path)
-
-
-class Tokenizer:
-    """One token for each character, as far as generating goes."""
-
-    eos_token_id, pad_token_id = 0, 1
-
-    def decode(self, tokens, skip_special_tokens):
-        return "".join(chr(96 + token) for token in tokens if token > 1)
-
-
-class Policy:
-    """Gives fixed tokens and remembers how it was asked."""
-
-    device = "cpu"
-    generation_config = SimpleNamespace(eos_token_id=[7])
-
-    def generate(self, input_ids, **settings):
-        import torch
-
-        self.asked, self.used = settings, self.generation_config
-        return torch.cat([input_ids, torch.tensor([[2, 0, 1], [3, 7, 1], [4, 4, 4]])], dim=1)
-
-
-def test_an_answer_ends_at_any_of_the_models_end_tokens_and_one_without_is_truncated():
-    policy = Policy()
-    spec = EvaluationSpec(temperature=0.7)
-    measured = generate(policy, Tokenizer(), [[5]] * 3, spec, 3, seeds=range(3))
-    assert [(single.text, single.truncated) for single in measured] == [
-        ("b", False),
-        ("cg", False),
-        ("ddd", True),
-    ]
-    assert [list(single.ids) for single in measured] == [[2, 0], [3, 7], [4, 4, 4]]
-    # Each process has its own rows; under ZeRO-3 the default is to keep in step with the others.
-    assert policy.asked["synced_gpus"] is False
-    (sampled,) = policy.asked["logits_processor"]
-    assert (policy.used.do_sample, sampled.temperature) == (False, 0.7)
-
-
-def test_settings_saved_with_a_model_change_nothing_of_what_is_sampled(tiny_policy):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
-    spec = EvaluationSpec(temperature=1.0)
-    plain = generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seeds=range(4))
-    model.generation_config.repetition_penalty = 50.0
-    model.generation_config.suppress_tokens = list(plain[0].ids)
-    assert generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seeds=range(4)) == plain
-    assert model.generation_config.repetition_penalty == 50.0
 
 
 def test_a_prompt_may_fill_all_positions_that_its_answer_leaves(monkeypatch):

@@ -299,16 +299,6 @@ def test_what_only_trl_supplies_can_be_used_outside_training():
     assert composed.score(["p"], ["c"], log_metric=None, trainer_state=Step(2)).total == [1.0]
 
 
-@pytest.mark.parametrize("name", ["completion_ids", "trainer_state"])
-def test_a_reward_that_needs_what_only_a_run_has_is_told_so(name):
-    reward = {
-        "completion_ids": lambda completions, completion_ids: [float(len(completion_ids))],
-        "trainer_state": lambda completions, *, trainer_state: [1.0],
-    }[name]
-    with pytest.raises(RewardError, match=f"needs `{name}`, .* Give it a default: `{name}=None`"):
-        total([Part("ids", reward)], n=1)
-
-
 def test_an_error_on_one_process_stops_the_others(monkeypatch):
     """Otherwise they would wait in a collective call for what never comes."""
     import accelerate.utils

@@ -13,21 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hf_rlhf.errors import JudgeError
 
 Keep = Callable[[str, Any], None]
-FILES = {"verdict": "judge.sqlite", "text": "texts.sqlite"}
-"""Texts have a separate file, since they are many times larger than verdicts."""
 _MAX_FAILURES = 5
 _LOCKED_S = 10.0
 
 
-def default_path(kind: Literal["verdict", "text"] = "verdict") -> Path:
-    """Return the path of a cache in `$HF_RLHF_CACHE`, by default under the XDG cache folder."""
+def default_path() -> Path:
+    """Return the path of the cache in `$HF_RLHF_CACHE`, by default under the XDG cache folder."""
     xdg = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("HF_RLHF_CACHE") or xdg / "hf_rlhf") / FILES[kind]
+    return Path(os.environ.get("HF_RLHF_CACHE") or xdg / "hf_rlhf") / "judge.sqlite"
 
 
 @dataclass
@@ -120,24 +118,22 @@ def command(arguments: Sequence[str]) -> int:
     description = str(command.__doc__).partition("\n")[0]
     parser = argparse.ArgumentParser(prog="hf-rlhf judge-cache", description=description)
     parser.add_argument("action", choices=["show", "clear"])
-    parser.add_argument("--path", type=Path, help="one file instead of both")
+    parser.add_argument("--path", type=Path, default=default_path(), help="file of the cache")
     chosen = parser.parse_args(arguments)
-    for path in [chosen.path] if chosen.path else [default_path(), default_path("text")]:
-        if not path.exists() or not path.stat().st_size:
-            print(f"{path}: empty")
-            continue
-        try:
-            with closing(_connect(path)) as database:
-                (count,) = database.execute("SELECT COUNT(*) FROM replies").fetchone()
-                if chosen.action == "clear":
-                    database.execute("DELETE FROM replies")
-                    database.execute("VACUUM")
-        except sqlite3.Error as error:
-            raise JudgeError(
-                f"{path} is not a judge's cache: {error}. Name another with --path, or delete it."
-            ) from error
-        size = f"{path.stat().st_size / 1e6:.1f} MB"
-        print(
-            f"{path}: {count} replies" + (" deleted" if chosen.action == "clear" else f", {size}")
-        )
+    path: Path = chosen.path
+    if not path.exists() or not path.stat().st_size:
+        print(f"{path}: empty")
+        return 0
+    try:
+        with closing(_connect(path)) as database:
+            (count,) = database.execute("SELECT COUNT(*) FROM replies").fetchone()
+            if chosen.action == "clear":
+                database.execute("DELETE FROM replies")
+                database.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise JudgeError(
+            f"{path} is not a judge's cache: {error}. Name another with --path, or delete it."
+        ) from error
+    size = f"{path.stat().st_size / 1e6:.1f} MB"
+    print(f"{path}: {count} replies" + (" deleted" if chosen.action == "clear" else f", {size}"))
     return 0

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -109,8 +109,8 @@ class ChatClient:
     cache: bool = True
     """Cache replies on disk. With a temperature above 0 this freezes the first draw."""
     cache_path: str = ""
-    """The cache's file; by default `judge.sqlite`, or `texts.sqlite` for texts, in
-    `$HF_RLHF_CACHE` or under the XDG cache folder."""
+    """The cache's file; by default `judge.sqlite` in `$HF_RLHF_CACHE` or under the XDG cache
+    folder."""
     price_per_million_input: float = 0.0
     """For the cost in `usage()`, in any currency."""
     price_per_million_output: float = 0.0
@@ -120,8 +120,6 @@ class ChatClient:
     _cache: DiskCache = field(init=False, repr=False, compare=False)
     _was_answered: bool = field(default=False, init=False, repr=False, compare=False)
 
-    kind: ClassVar[Literal["verdict", "text"]]
-    """The kind of cached values."""
     waits_for_start: ClassVar = True
     """Whether to wait for a server that never answered."""
 
@@ -129,7 +127,7 @@ class ChatClient:
         self.base_url = _checked_url(self.base_url, self.display_name)
         self._check()
         self._usage = dict.fromkeys(_TOTALS, 0.0)
-        path = Path(self.cache_path) if self.cache_path else default_path(self.kind)
+        path = Path(self.cache_path) if self.cache_path else default_path()
         self._cache = DiskCache(path, self.decode, enabled=self.cache)
 
     @staticmethod

@@ -50,8 +50,6 @@ class OpenAIJudge(ChatClient):
     )
     """Whether the last questions failed, by label."""
 
-    kind = "verdict"
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require("failure_window", self.failure_window >= 1, "at least 1")

@@ -70,7 +70,6 @@ class OpenAIText(ChatClient):
     max_concurrency: int = 100
     display_name: str = "model"
 
-    kind = "text"
     waits_for_start = False
 
     @staticmethod

@@ -149,7 +149,7 @@ def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept(capsys):
     with pytest.raises(JudgeError, match=r"The summariser scripted at .* its patience of .*"):
         asyncio.run(writer.write(say(*map(str, range(9))), keep))
     assert len(came) == 3
-    assert command(["show", "--path", str(default_path("text"))]) == 0
+    assert command(["show", "--path", str(default_path())]) == 0
     assert "3 replies" in capsys.readouterr().out
 
 
