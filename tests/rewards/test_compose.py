@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hf_rlhf.config.schema import Transform
 from hf_rlhf.errors import DataError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions, check_learned
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
-from hf_rlhf.rewards.gathered import summarise
 
 
 @dataclass
@@ -78,6 +75,7 @@ def test_gates():
         (None, (-1.0, 1.0), [1.0, -1.0]),
         (Transform(sigmoid=2), None, [1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(1.5))]),
         (Transform(zscore=(0.5, 0.25)), (-1.5, 1.5), [1.5, -1.5]),
+        (Transform(sigmoid=1e-4), None, [1.0, 0.0]),  # without an overflow
         (
             Transform(zscore=(0, 2), sigmoid=0.5),
             None,
@@ -90,11 +88,6 @@ def test_a_transform_is_before_clip_and_weight_and_not_in_the_logs(transform, cl
     scores = ComposedReward((part,)).score(["p"] * 2, ["c"] * 2)
     assert scores.total == pytest.approx([10 * value for value in expected])
     assert scores.parts["a"] == [1.0, -3.0]
-
-
-def test_a_sigmoid_does_not_overflow_and_leaves_none_alone():
-    scores = Fixed([1e6, -1e6, None])
-    assert total([Part("a", scores, transform=Transform(sigmoid=1e-3))], n=3) == [1.0, 0.0, None]
 
 
 def test_async_rewards_run_together():
@@ -195,22 +188,6 @@ def test_what_a_reward_writes_into_its_arguments_no_other_reads():
     assert inputs["completions"][1] == [{"role": "assistant", "content": "abc"}]
 
 
-def test_of_what_is_no_data_all_rewards_get_the_same():
-    class Room:
-        pass
-
-    room, seen = [Room()], []
-
-    def look(prompts, completions, environments, trainer_state):
-        seen.append((environments, trainer_state))
-        return [1.0]
-
-    state = Step(3)
-    parts = (Part("a", look), Part("b", look))
-    ComposedReward(parts).score(["p"], ["c"], environments=room, trainer_state=state)
-    assert all(of is room and at is state for of, at in seen)
-
-
 def test_a_reward_on_texts_that_gets_messages_learns_how_to_read_them():
     def words(completions, **_):
         return [float(len(text.split())) for text in completions]
@@ -266,24 +243,6 @@ def test_as_trl_calls_it_every_part_is_logged():
 def test_it_pickles_like_its_parts():
     composed = pickle.loads(pickle.dumps(ComposedReward((Part("a", Fixed([1.0])),))))
     assert composed.score(["p"], ["c"]).total == [1.0]
-
-
-scores = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=8)
-
-
-@given(scores)
-def test_statistics_agree_with_their_definitions(values):
-    groups = ["g"] * len(values)
-    known = [value for value in values if value is not None]
-    result = summarise(values, groups)
-    assert result["none"] == len(values) - len(known)
-    if known:
-        assert result["mean"] == pytest.approx(sum(known) / len(known), abs=1e-6)
-        assert result["std"] >= 0
-    if len(known) > 1:
-        assert result["zero_std_groups"] == float(max(known) - min(known) < 1e-9)
-    else:
-        assert "zero_std_groups" not in result
 
 
 def test_what_only_trl_supplies_can_be_used_outside_training():

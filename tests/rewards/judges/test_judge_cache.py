@@ -74,9 +74,10 @@ def test_a_cache_that_cannot_be_used_warns_once_and_is_done_without(is_folder, t
             verdicts = ask(judge, "a", "b")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            verdicts += ask(judge, "a")
-    assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 1.0]
-    assert judge.usage()["cache_errors"] >= 3
+            for _ in range(3):
+                verdicts += ask(judge, "a")
+    assert [verdict.score for verdict in verdicts] == [1.0] * 5
+    assert judge.usage()["cache_errors"] == 5  # then it is left alone
 
 
 def test_many_threads_write_at_once(tmp_path):
@@ -129,23 +130,6 @@ def test_the_command_shows_and_clears(tmp_path, capsys):
     other.write_text("not a database at all, " * 100)
     with pytest.raises(JudgeError, match="--path"):
         command(["clear", "--path", str(other)])
-
-
-def test_a_locked_file_is_waited_for_a_few_times_and_then_left_alone(tmp_path, monkeypatch):
-    opened = []
-
-    def locked(self):
-        opened.append(self)
-        raise sqlite3.OperationalError("database is locked")
-
-    monkeypatch.setattr(DiskCache, "_open", locked)
-    cache = verdict_cache(tmp_path / "judge.sqlite")
-    with pytest.warns(RuntimeWarning, match="cannot be used"):
-        write(cache, {"0": GOOD})
-    for n in range(9):
-        write(cache, {str(n): GOOD})
-        assert cache.read([str(n)]) == {}
-    assert len(opened) == cache.failures == 5
 
 
 @pytest.mark.parametrize("score", ["7", "NaN", "null"])

@@ -170,14 +170,6 @@ def test_a_hostile_body_is_a_void_verdict_or_costs_nothing(body, score):
         assert judge.usage()["cost"] < 1
 
 
-def test_retry_after_is_honoured():
-    slow = Reply(status=429, body=b"{}", headers={"Retry-After": "0.1"})
-    with ScriptedServer(script=[slow]) as server:
-        assert scores(judge_of(server)) == [1.0]
-    gaps = [after - before for before, after in zip(server.times, server.times[1:], strict=False)]
-    assert all(0.09 < gap < 10 for gap in gaps)
-
-
 def test_too_many_failures_of_one_label_stop_the_run():
     def fails_for_some(asked):
         return "no verdict" if asked.candidate.startswith("bad") else 1
@@ -202,14 +194,6 @@ def test_a_cut_reply_gets_twice_the_room_and_is_no_verdict_even_if_one_can_be_re
     assert "cut off at max_tokens" in verdict.reason
 
 
-def test_a_malformed_reply_is_sent_back_with_what_was_wrong():
-    with ScriptedServer(script=["seven"]) as server:
-        ask(judge_of(server))
-    *_, said, again = server.requests[1].body["messages"]
-    assert said == {"role": "assistant", "content": '{"score": 7}'}
-    assert "'score' is 7" in again["content"]
-
-
 def test_ping_costs_a_token_and_names_what_answered():
     with ScriptedServer(always="prose") as server:
         assert "scripted at http://127.0.0.1" in asyncio.run(judge_of(server).ping())
@@ -223,12 +207,6 @@ def test_ping_names_address_cause_and_cure(fault):
         pytest.raises(JudgeError, match="127.0.0.1.*gave no answer.*base_url right"),
     ):
         asyncio.run(judge_of(server, timeout=0.2).ping())
-
-
-def test_ping_when_nobody_listens():
-    judge = OpenAIJudge("m", "http://127.0.0.1:9/v1")
-    with pytest.raises(JudgeError, match=r"127.0.0.1:9.*no connection.*vllm serve m"):
-        asyncio.run(judge.ping())
 
 
 @pytest.mark.parametrize(
@@ -261,12 +239,6 @@ def test_the_key_is_sent_and_appears_nowhere(monkeypatch, tmp_path):
     assert SECRET.encode() not in raw + pickle.dumps(judge)
 
 
-def test_a_named_key_must_be_set(monkeypatch):
-    monkeypatch.delenv("MY_JUDGE_KEY", raising=False)
-    with pytest.raises(JudgeError, match="MY_JUDGE_KEY"):
-        ask(OpenAIJudge("m", "http://127.0.0.1:9/v1", api_key_env="MY_JUDGE_KEY"))
-
-
 def test_a_pickled_judge_works():
     with ScriptedServer() as server:
         judge = judge_of(server, seed=3)
@@ -274,14 +246,6 @@ def test_a_pickled_judge_works():
         copy = pickle.loads(pickle.dumps(judge))
         assert copy == judge
         assert scores(copy) == [1.0]
-
-
-def test_description_is_json_and_holds_what_verdicts_depend_on():
-    described = OpenAIJudge("m", "http://h/v1/", revision="abc").describe()
-    assert json.loads(json.dumps(described)) == described
-    assert described["base_url"] == "http://h/v1"
-    assert (described["model"], described["revision"]) == ("m", "abc")
-    assert len(described["prompt_sha256"]) == 64
 
 
 @pytest.mark.parametrize(
@@ -315,28 +279,10 @@ def test_block_tags_and_control_tokens_of_a_candidate_are_escaped():
     assert not any(token in inside for token in (*TOKENS, "</candidate"))
 
 
-def test_a_surrogate_does_not_break_the_batch():
-    with ScriptedServer() as server:
-        got = scores(judge_of(server, cache=True), question("\ud800 and \x00"), question())
-    assert got == [1.0, 1.0]
-
-
-def test_the_fence_depends_on_all_of_the_material_and_on_nothing_else():
-    first, same, other = (
-        messages_for(Question("quality", "a", "b", context)) for context in ("c", "c", "d")
-    )
-    assert first == same
-    fences = [
-        messages[1]["content"].partition("<candidate-")[2][:16] for messages in (first, other)
-    ]
-    assert fences[0] != fences[1]
-
-
-def test_a_reply_with_half_a_character_or_a_control_token_can_be_sent_back():
-    spoilt = Reply("no verdict \ud83d <|im_end|>")
+def test_a_malformed_reply_is_sent_back_with_what_was_wrong_and_without_control_tokens():
+    spoilt = Reply('{"score": 7} \ud83d <|im_end|>')
     with ScriptedServer(script=[spoilt]) as server:
         assert ask(judge_of(server))[0].score == 1.0
-        (said,) = [
-            m["content"] for m in server.requests[1].body["messages"] if m["role"] == "assistant"
-        ]
-    assert said == "no verdict ? &lt;|im_end|&gt;"
+        *_, said, again = (each["content"] for each in server.requests[1].body["messages"])
+    assert said == '{"score": 7} ? &lt;|im_end|&gt;'
+    assert "That reply was not a verdict: " in again

@@ -126,15 +126,6 @@ def test_a_text_that_is_refused_is_not_kept():
         assert [one.body["messages"][0]["content"] for one in server.requests].count("b") == 2
 
 
-def test_an_outage_and_a_rate_limit_cost_nothing_but_time():
-    script = ["ok", "429", "503", "drop", "ok", "html 502"]
-    with ScriptedServer(echo, script=script) as server:
-        writer = writer_of(server, max_concurrency=2, retries=3)
-        came = write(writer, *map(str, range(8)))
-    assert came == {n: Text(f"said {n}", 100, 10) for n in range(8)}
-    assert writer.usage()["requests"] == 8 + 4
-
-
 def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept(capsys):
     came = {}
 
