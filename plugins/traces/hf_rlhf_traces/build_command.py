@@ -9,7 +9,15 @@ from hf_rlhf.errors import did_you_mean
 from hf_rlhf.formatting import visible
 from hf_rlhf_rollouts import KNOWN, rollout_forms
 from hf_rlhf_traces.format import Format, read_format
-from hf_rlhf_traces.options import Parser, add_overwrite, count, number_type, share, verb_parser
+from hf_rlhf_traces.options import (
+    Parser,
+    add_overwrite,
+    count,
+    json_object,
+    number_type,
+    share,
+    verb_parser,
+)
 from hf_rlhf_traces.options import seed as a_seed
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.read_files import Reading
@@ -130,7 +138,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument(
         "--validation_ratio",
-        type=float,
+        type=share,
         default=0.1,
         metavar="SHARE",
         help="of the questions, held out of all datasets; default: %(default)s",
@@ -158,7 +166,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument(
         "--max_rejected_share",
-        type=float,
+        type=share,
         default=0.05,
         metavar="SHARE",
         help="stop when more rows than this are rejected; default: %(default)s",
@@ -205,9 +213,10 @@ def build_parser() -> Parser:
     parser.add_argument("--tasks", type=count, metavar="N", help="datatrove tasks; default: none")
     parser.add_argument(
         "--slurm",
-        metavar="KEY=VALUE,...",
+        type=json_object,
+        metavar="JSON",
         help="submit the tasks to Slurm, with arguments of datatrove's SlurmPipelineExecutor: "
-        "partition=cpu,time=02:00:00 and others, such as mem_per_cpu_gb=4",
+        '{"partition": "cpu", "time": "02:00:00"}',
     )
     return parser
 

@@ -16,9 +16,8 @@ def command(argv: Sequence[str]) -> int:
     try:
         return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv[1:]))
     except KeyboardInterrupt as stopped:
-        if state := AFTER_INTERRUPT.get(argv[0]):
-            again = f"hf-rlhf traces {shlex.join(argv)}"
-            stopped.add_note(f"{state} The same command continues:\n  {again}")
+        if argv[0] != "train":  # which says more
+            stopped.add_note(f"The same command continues:\n  hf-rlhf traces {shlex.join(argv)}")
         raise
 
 
@@ -57,12 +56,3 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "run": ("run_command", "main", "all of build to analyze, with one command"),
 }
 """Verb -> module, function and summary, in the order of use."""
-
-AFTER_INTERRUPT: dict[str, str] = {
-    "build": "Nothing was changed. Finished tasks of --tasks are kept.",
-    "split_summary": "Nothing was changed.",
-    "summarize": "Texts of a model are in the cache.",
-    "eval": "Finished replies are kept.",
-    "run": "Finished steps are kept.",
-}
-"""Verb -> message after Ctrl-C. Training prints its own."""

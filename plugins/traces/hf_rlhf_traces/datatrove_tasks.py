@@ -8,7 +8,7 @@ Repeating the command does not rerun finished tasks.
 import inspect
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,7 +54,9 @@ def complete(
     yield from ()
 
 
-def run_tasks(build: Build, tasks: int | None, workers: int | None, slurm: str | None) -> str:
+def run_tasks(
+    build: Build, tasks: int | None, workers: int | None, slurm: Mapping[str, Any] | None
+) -> str:
     """Build by tasks; return a sentence if they were only submitted, else "".
 
     Raises PluginError without datatrove, ConfigError for a Slurm argument that it does not accept,
@@ -91,16 +93,12 @@ def run_tasks(build: Build, tasks: int | None, workers: int | None, slurm: str |
     return f"Submitted {count} tasks. Logs: {home / 'logs'}" if slurm else ""
 
 
-def _slurm_arguments(text: str) -> dict[str, Any]:
+def _slurm_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     from datatrove.executor import SlurmPipelineExecutor
 
-    values: dict[str, Any] = {
-        "qos": "",
-        **dict(part.partition("=")[::2] for part in text.split(",")),
-    }
+    values = {"qos": "", **given}
     if sys.prefix != sys.base_prefix and not {"venv_path", "env_command"} & values.keys():
         values["venv_path"] = str(Path(sys.prefix) / "bin" / "activate")
-    values |= {name: int(value) for name, value in values.items() if value.isdecimal()}
     try:
         inspect.signature(SlurmPipelineExecutor).bind(pipeline=[], tasks=1, **values)
     except TypeError as error:

@@ -168,9 +168,10 @@ class Format:
         return "".join(parts)
 
     def blocks(self, text: str) -> list[tuple[str, str]]:
-        """Return the blocks of a text in order, as (tag, unescaped content); skip other text."""
+        """Return the blocks of a text in order, as (field, unescaped content); skip other text."""
+        kinds = {tag: name for name, tag in self.names.items()}
         found = pairs(self._block, text)
-        return [(pair.opened[1], self.unescape(pair.inside)) for pair in found]
+        return [(kinds[pair.opened[1]], self.unescape(pair.inside)) for pair in found]
 
     def steps(self, text: str) -> list[Step]:
         """Return the reasoning, searches and answers in a model's text, in order."""

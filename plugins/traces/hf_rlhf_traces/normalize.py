@@ -5,13 +5,10 @@ answer, at the end. Problems that can be fixed without inventing anything are fi
 other rows are rejected.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from hf_rlhf.data import BadRow
-from hf_rlhf.errors import did_you_mean
 from hf_rlhf_rollouts import (
-    KNOWN,
-    NO_TYPE,
     Answer,
     Document,
     Noted,
@@ -29,34 +26,11 @@ def normalize_steps(
     """Return the steps to use. Raises BadRow for a row that is no trace."""
     steps = _without_empty(found, noted)
     if all(isinstance(step, Unknown) for step in steps):
-        raise BadRow("no_trace", _why_unknown(found))
+        kinds = ", ".join(dict.fromkeys(s.kind for s in found if isinstance(s, Unknown)))
+        raise BadRow("no_trace", f"{len(found)} steps, none of a known type with a text: {kinds}")
     steps = _keep_last_answer(steps, noted)
     _check_results(steps, noted)
     return tuple(_cut(step, max_document_chars, noted) for step in steps)
-
-
-def _is_short(result: SearchResult, most: int) -> bool:
-    return not any([len(doc.content) > most or len(doc.title) > most for doc in result.documents])
-
-
-def _why_unknown(steps: Sequence[Step]) -> str:
-    """Return what a trace contains instead of known steps."""
-    hint = f"{len(steps)} steps, none with a text of a known type"
-    nameless = next((s.value for s in steps if isinstance(s, Unknown) and s.kind == NO_TYPE), None)
-    if isinstance(nameless, Mapping):
-        listed = ", ".join(map(str, list(nameless)[:12])) or "nothing"
-        return (
-            f"{hint}: there is no `type`, which distinguishes {', '.join(KNOWN)}. A step has: "
-            f"{listed}"
-        )
-    unknown = _unknown(steps)
-    return f"{hint}, but: {unknown}" if unknown else hint
-
-
-def _unknown(steps: Sequence[Step]) -> str:
-    """Return the first unknown types, with similar known types."""
-    kinds = dict.fromkeys(step.kind for step in steps if isinstance(step, Unknown))
-    return ", ".join(f"{kind!r}{did_you_mean(kind, KNOWN)}" for kind in list(kinds)[:3])
 
 
 def _without_empty(steps: Sequence[Step], noted: Noted) -> list[Step]:
@@ -79,9 +53,11 @@ def _check_results(steps: list[Step], noted: Noted) -> None:
             noted["searches_empty"] += not step.query.strip()
         elif isinstance(step, SearchResult):
             if not waiting and not isinstance(before, SearchResult):
-                unknown = _unknown(steps[:at])
-                hint = f"; before it are steps of unknown type: {unknown}" if unknown else ""
-                raise BadRow("result_before_search", f"step {at + 1} answers no search{hint}")
+                kinds = ", ".join(s.kind for s in steps[:at] if isinstance(s, Unknown)) or "none"
+                raise BadRow(
+                    "result_before_search",
+                    f"step {at + 1} answers no search; steps of unknown type before it: {kinds}",
+                )
             waiting = max(waiting - 1, 0)
         before = step
     noted["searches_without_result"] += waiting
@@ -132,8 +108,6 @@ def _ended(steps: list[Step], final: list[int], noted: Noted) -> list[Step]:
 
 def _cut(step: Step, most: int, noted: Noted) -> Step:
     if not isinstance(step, SearchResult):
-        return step
-    if _is_short(step, most):
         return step
     cut = tuple(Document(doc.title[:most], doc.content[:most]) for doc in step.documents)
     for doc, left in zip(step.documents, cut, strict=True):

@@ -4,6 +4,7 @@ A type refuses meaningless values of its option, NaN included.
 """
 
 import argparse
+import json
 import re
 from collections.abc import Callable
 from math import inf
@@ -53,9 +54,12 @@ def add_overwrite(
     parser.add_argument("--overwrite", action="store_true", help=text)
 
 
-def add_model_repo(parser: argparse.ArgumentParser) -> None:
-    """Add `--repo_id` of a model."""
-    parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
+def json_object(text: str) -> dict[str, Any]:
+    """Read an object of settings."""
+    fields = json.loads(text)
+    if not isinstance(fields, dict):
+        raise argparse.ArgumentTypeError('is not an object of settings, such as {"timeout": 60}')
+    return fields
 
 
 def number_type(

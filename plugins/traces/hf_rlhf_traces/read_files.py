@@ -11,12 +11,11 @@ from typing import IO, Any
 
 import msgspec
 
-from hf_rlhf.errors import ConfigError, DataError, Problem
+from hf_rlhf.errors import DataError
 from hf_rlhf.steps import Recording
 from hf_rlhf.storage import atomic_file
 from hf_rlhf_traces.reading import Options, Rejected
 from hf_rlhf_traces.sources import files_of, hub_source
-from hf_rlhf_traces.split import check_ratio
 from hf_rlhf_traces.store import REFUSED, REJECTS, Store
 from hf_rlhf_traces.tally import Tally
 
@@ -38,14 +37,9 @@ class Reading:
     def of(cls, sources: Sequence[str], out: Path, options: Options, **others: Any) -> "Reading":
         """Return the reading of files, folders and Hub datasets.
 
-        Raises DataError for any other source, and ConfigError for a share outside [0, 1].
+        Raises DataError for any other source.
         """
-        reading = cls(files_of(sources, out, options), out, options, **others)
-        check_ratio(reading.validation_ratio)
-        if not 0 <= (share := reading.max_rejected_share) <= 1:
-            fix = "Give a share between 0 and 1, such as 0.05."
-            raise ConfigError([Problem("--max_rejected_share", f"is {share:g}.", fix)])
-        return reading
+        return cls(files_of(sources, out, options), out, options, **others)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the result, without the contents of the files."""

@@ -16,11 +16,11 @@ from pathlib import Path
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
 from hf_rlhf.storage import load_record
 from hf_rlhf_traces.build_command import BUILT
-from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, seed, share, verb_parser
+from hf_rlhf_traces.options import Parser, add_overwrite, seed, share, verb_parser
 from hf_rlhf_traces.reconciliation import accounts, training_accounts
 from hf_rlhf_traces.store import MANIFEST, Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
-from hf_rlhf_traces.train_command import check_overrides, is_local, train_parser
+from hf_rlhf_traces.train_command import check_overrides, train_parser
 
 STEPS = (
     *("build", "summarize", "split_summary"),
@@ -121,7 +121,8 @@ def _check_options(options: Options, out: Path) -> None:
     from hf_rlhf_traces.summaries.command import make_summarizer
 
     for step, parser in _parsers().items():
-        words = [str(out), *options.get(step, [])]
+        model = ["--model", "which it will have"] if step == "eval" else []
+        words = [str(out), *model, *options.get(step, [])]
         if step == "build":
             continue  # it is the first
         if step == "train":
@@ -200,7 +201,8 @@ def _check_held_out(folder: Path, step: str) -> None:
 def _publish_words(run: Path, repo_id: str) -> list[str]:
     """Return the words that publish a run, and its base model if that is not on the Hub."""
     base = str(load_record(run).config["model_name_or_path"])
-    pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if is_local(base) else []
+    is_local = base.startswith("package://") or Path(base).exists()
+    pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if is_local else []
     return [str(run), "--repo_id", repo_id, *pushed]
 
 
@@ -262,7 +264,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="raw traces")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to work in")
-    add_model_repo(parser)
+    parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
     parser.add_argument("--seed", type=seed, default=42, help="of the split and training (42)")
     parser.add_argument("--validation_ratio", type=share, default=0.1, help="of questions (0.1)")
     add_overwrite(parser, "replace what differs")

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.rows import Split as Side
 
 
@@ -53,11 +52,3 @@ class Split:
 def rank(key: str, seed: int) -> int:
     """Return the 64-bit rank of a question."""
     return int.from_bytes(blake2b(f"{seed}:{key}".encode(), digest_size=8).digest(), "big")
-
-
-def check_ratio(ratio: float) -> None:
-    """Raise ConfigError unless a validation ratio leaves questions on both sides."""
-    if not 0 < ratio < 1:
-        what = f"is {ratio:g}; one side would have no question."
-        fix = "Give a share between 0 and 1, such as 0.1."
-        raise ConfigError([Problem("--validation_ratio", what, fix)])

@@ -6,15 +6,16 @@ The world is `hf_rlhf_worlds.multihop`: towns and people, and questions that tak
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from annotated_types import Ge
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.storage import atomic_file
 from hf_rlhf_rollouts import Rollout
-from hf_rlhf_traces.dataset import as_prompt_completion
+from hf_rlhf_traces.dataset import Positive, as_prompt_completion
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.options import count, share, verb_parser
 from hf_rlhf_traces.rows import FORMS, arrow_schema
@@ -26,7 +27,6 @@ from hf_rlhf_worlds.multihop import Recipe, lines_with_faults, trace_rows
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_FORMS = tuple(form for form in FORMS if form != "steps")
 _SPLITS = {"train": "train", "validation": "test"}
 
 
@@ -38,14 +38,14 @@ def synthetic_traces(recipe: Recipe, number: int) -> Iterator[Rollout]:
 def traces_multihop(
     *,
     form: Literal["multiturn", "summary_prefix", "summary_only", "summary_both"] = "multiturn",
-    traces: int = 200,
+    traces: Annotated[int, Ge(2)] = 200,
     seed: int = 0,
     hops: Sequence[int] = (1, 3),
     documents: int = 2,
     validation_ratio: float = 0.1,
     split_seed: int = 42,
     think_drop_prob: float = 0.3,
-    max_test_rows: int | None = None,
+    max_test_rows: Positive | None = None,
 ) -> Loaded:
     """Generate synthetic multi-hop search traces, as rows of a dataset of `hf-rlhf traces`.
 
@@ -71,12 +71,8 @@ def traces_multihop(
     """
     from datasets import DatasetDict
 
-    if max_test_rows is not None and max_test_rows < 1:
-        raise DataError(f"max_test_rows is {max_test_rows}, expected 1 or more.")
-    if form not in _FORMS:
-        raise DataError(f"`form` is {form!r}, expected one of {', '.join(_FORMS)}.")
-    if traces < 2 or len(hops) != 2:
-        raise DataError("`traces` must be at least 2, and `hops` two numbers: [fewest, most].")
+    if len(hops) != 2:
+        raise DataError("`hops` must be two numbers: [fewest, most].")
     recipe = Recipe(seed=seed, hops=(hops[0], hops[1]), documents=documents)
     drawn = list(synthetic_traces(recipe, traces))
     ranks = (rank(question_key(trace.question), split_seed) for trace in drawn)
@@ -132,13 +128,8 @@ def generate(
 ) -> dict[str, int]:
     """Write a file of traces row by row, and return the number of rows with each fault.
 
-    The same arguments write the same bytes. Raises DataError for a number below 1, RunFolderError
-    if the file cannot be written.
+    The same arguments write the same bytes. Raises RunFolderError if the file cannot be written.
     """
-    if number < 1:
-        raise DataError(f"{number} traces were asked for, expected at least 1.")
-    if not 0 <= share_of_faults < 1:
-        raise DataError(f"the share of faults is {share_of_faults}, expected from 0 on, below 1.")
     counts: dict[str, int] = {}
     rows = trace_rows(recipe, number)
     with atomic_file(out) as file:

@@ -14,7 +14,7 @@ from typing import Any
 from hf_rlhf.config import RunFile, choose_run_file
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
 from hf_rlhf.storage import RECORD_NAME
-from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, verb_parser
+from hf_rlhf_traces.options import Parser, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import BUILT_BY
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
@@ -81,17 +81,7 @@ def run_values(
     values["output_dir"] = str(store.folder / "runs" / chosen.strategy)
     if chosen.model is not None:
         values["model_name_or_path"] = chosen.model
-    if chosen.repo_id is not None:
-        # A base that is not on the Hub is pushed too, so that the adapter can be loaded.
-        base = {"base_model": f"{chosen.repo_id}-base", "push_base": True}
-        pushed = base if is_local(str(values["model_name_or_path"])) else {}
-        values["publish"] = {"repo_id": chosen.repo_id, **pushed}
     return values
-
-
-def is_local(model: str) -> bool:
-    """Return whether a model is in a package or on this machine, and not on the Hub."""
-    return model.startswith("package://") or Path(model).exists()
 
 
 def _check_options(overrides: Sequence[str]) -> None:
@@ -222,7 +212,6 @@ def train_parser() -> Parser:
         help="an accelerate configuration, the name of one (`hf-rlhf launch-configs`), or a whole "
         "command in quotes (default: one process)",
     )
-    add_model_repo(parser)
     parser.add_argument("--dry_run", action="store_true", help="print the plan, train nothing")
     add_overwrite(parser, "train anew what differs")
     return parser

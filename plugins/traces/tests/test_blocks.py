@@ -31,7 +31,7 @@ def file_of(folder: Path, content: bytes) -> Path:
 LINE = st.text(alphabet='aé\r()"\\ \u2028\x85', max_size=12).map(lambda text: text.encode())
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     lines=st.lists(LINE, max_size=30),
     end=st.sampled_from([b"\n", b"\r\n"]),

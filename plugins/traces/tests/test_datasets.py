@@ -22,7 +22,7 @@ from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
 from hf_rlhf_traces.dataset_card import fields_table, render, write_card
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.rows import DATASETS, arrow_schema
+from hf_rlhf_traces.rows import DATASETS
 from hf_rlhf_traces.shards import dataset_rows, shard_files
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.synthetic import synthetic_traces as world
@@ -103,13 +103,6 @@ def rows_of(store: Path, dataset: str, split: str) -> list[dict[str, Any]]:
     return list(dataset_rows(store / "datasets" / dataset, split))
 
 
-def test_a_shard_has_the_columns_of_its_rows_type(built: Path) -> None:
-    for dataset in ("multiturn", "steps"):
-        (shard,) = shard_files(built / "datasets" / dataset, "validation")
-        assert shard.name == "validation-00000-of-00001.parquet"
-        assert pq.read_table(shard).schema == arrow_schema(dataset)
-
-
 def test_all_datasets_part_the_questions_alike_and_two_may_be_one(
     store: Path, tokenizer: Any
 ) -> None:
@@ -134,19 +127,6 @@ def test_all_datasets_part_the_questions_alike_and_two_may_be_one(
     card = (store / "datasets/README.md").read_text(encoding="utf-8")
     assert "| `split_summary` | 120 samples | 120 | nothing |" in card
     assert re.search(r"Of \d+ quotes in the summaries, \d+ \(100\.0%\) are word for word", card)
-
-
-def test_counts_reconcile(built: Path) -> None:
-    store = Store.open(built)
-    for name in ("multiturn", "steps"):
-        report = store.report(name)
-        assert sum(report["traces"].values()) == store.report("build")["traces"] == 62
-        assert report["cuts"] == sum(report["samples"].values()) + sum(report["skipped"].values())
-        assert report["samples"] == {
-            split: len(rows_of(built, name, split)) for split in ("train", "validation")
-        }
-        assert report["skipped"]["trailing_results"] == 1
-    assert store.report("steps")["traces_without_samples"] == 2
 
 
 def test_the_same_input_and_settings_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
@@ -315,15 +295,6 @@ def test_rows_with_special_tokens_in_their_text_are_counted(tmp_path: Path, toke
     assert "split: validation" not in card
 
 
-def test_fewer_rows_are_some_of_more_rows(built: Path, tokenizer: Any) -> None:
-    few, more = (
-        traces(str(built), tokenizer=tokenizer, form="steps", max_train_rows=rows).dataset["train"]
-        for rows in (5, 20)
-    )
-    assert (len(few), len(more)) == (5, 20)
-    assert set(few["id"]) < set(more["id"])
-
-
 def test_other_columns_are_refused(store: Path, tokenizer: Any) -> None:
     file = store / "datasets/steps/train-00000-of-00001.parquet"
     pq.write_table(pq.read_table(file).drop_columns(["question_key"]), file)
@@ -470,23 +441,6 @@ configs:
     assert "done already" in read_of(10, "--subset", "few")[1]
     assert read_of(12, "--subset", "few")[0] == 12
     assert read_of(12, "--subset", "one", "--revision", "main", "--overwrite")[0] == 1
-
-
-def test_what_is_of_the_hub_is_refused_for_a_file(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="--subset and --revision are for datasets on the Hub"):
-        run("build", store / "traces.json", "--out", tmp_path / "again", "--subset", "few")
-
-
-@pytest.mark.slow
-def test_a_secret_is_not_pushed(store: Path, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import HfApi
-
-    secret = rows_of(store, "steps", "train")[0]["question"]
-    monkeypatch.setenv("SOME_SECRET", secret)
-    push = ("push", store, "--repo_id", "demo/secret", "--endpoint", hub, "--dataset", "steps")
-    with pytest.raises(PublishError, match=r"#1: SOME_SECRET"):
-        run(*push)
-    assert not HfApi(endpoint=hub).repo_exists("demo/secret", repo_type="dataset")
 
 
 def test_stale_and_missing_datasets_are_neither_read_nor_pushed(

@@ -18,7 +18,7 @@ from hf_rlhf.evaluation import Candidate
 from hf_rlhf.evaluation.saved_models import SavedModel, find_saved
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.evaluation.command import main, newest_run
+from hf_rlhf_traces.evaluation.command import main
 from hf_rlhf_traces.evaluation.held_out import held_out
 from hf_rlhf_traces.evaluation.metrics import METRICS
 from hf_rlhf_traces.evaluation.task import Options, TraceTask, make_suite
@@ -111,20 +111,6 @@ def test_what_is_done_is_not_done_again(
     assert results["tasks"]["prefix"]["data"]["samples"] == 5
 
 
-@pytest.mark.slow
-def test_other_weights_or_other_settings_are_generated_anew(
-    store: Store, model: str, tmp_path: Path
-) -> None:
-    other = shutil.copytree(model, tmp_path / "other")
-    (other / "generation_config.json").write_text('{"eos_token_id": [1, 3]}')
-    options = replace(OPTIONS, tasks=("only",), num_samples=2)
-    evaluate(store, {"a": [model], "b": [str(other)]}, options)
-    longer = replace(options, max_new_tokens=3)
-    results = evaluate(store, {"a": [model]}, longer)
-    assert len(list((store.folder / "eval").glob("only-*"))) == 3
-    assert means(results, "only")["tokens"] <= 3
-
-
 def test_fewer_samples_are_among_more_of_them(evaluated: Path) -> None:
     store = Store.open(evaluated)
     few, more = (held_out(store, "only", count=count).samples for count in (5, 12))
@@ -132,26 +118,6 @@ def test_fewer_samples_are_among_more_of_them(evaluated: Path) -> None:
     assert held_out(store, "only", count=5, seed=1).samples != few
     every = held_out(store, "only", count=10_000)
     assert len(every.samples) == every.available == len({each.id for each in every.samples})
-
-
-def test_a_task_without_a_prompt_that_fits_is_left_out_aloud(
-    store: Store, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = shutil.copytree(model, tmp_path / "small")
-    config = json.loads((small / "config.json").read_text())
-    shortest = {}
-    for name in ("prefix", "only"):
-        task = TraceTask(held_out(store, name, count=12), Format(), OPTIONS)
-        prompts = task.prompts(Candidate("a", find_saved(model))).values()
-        shortest[name] = min(map(len, prompts))
-    assert shortest["only"] < shortest["prefix"]
-    config["max_position_embeddings"] = shortest["prefix"] + OPTIONS.max_new_tokens - 1
-    (small / "config.json").write_text(json.dumps(config))
-    suite = make_suite(store, {"a": [str(small)]}, OPTIONS)
-    assert [task.name for task in suite.tasks] == ["only"]
-    assert "prefix is not measured: with 2 new tokens, none of its 12" in capsys.readouterr().out
-    alone = make_suite(store, {"a": [str(small)]}, replace(OPTIONS, tasks=("prefix",)))
-    assert [task.name for task in alone.tasks] == ["prefix"]  # the suite raises the error
 
 
 def test_prompts_longer_than_all_that_was_trained_on_are_counted(
@@ -200,21 +166,6 @@ def test_prompts_without_room_are_left_out_and_counted(
         evaluate(store, {"a": [str(small)]}, replace(OPTIONS, max_new_tokens=5000))
 
 
-def spoil_tokenizer(folder: Path) -> None:
-    (folder / "chat_template.jinja").unlink(missing_ok=True)
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text())
-    config.pop("chat_template", None)
-    path.write_text(json.dumps(config))
-
-
-def test_a_model_without_chat_template_is_refused(store: Store, model: str, tmp_path: Path) -> None:
-    bare = shutil.copytree(model, tmp_path / "bare")
-    spoil_tokenizer(bare)
-    with pytest.raises(ModelError, match="has no chat template"):
-        evaluate(store, {"a": [str(bare)]}, OPTIONS)
-
-
 def test_tags_that_a_tokenizer_would_leave_out_are_refused(
     store: Store, model: str, tmp_path: Path
 ) -> None:
@@ -249,22 +200,6 @@ def test_an_empty_validation_split_is_an_error(store: Store) -> None:
 def test_a_model_that_is_not_there(store: Store, model: str) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
         evaluate(store, {"a": [model + "/nothing/here"]}, OPTIONS)
-    with pytest.raises(ModelError, match="has no run that is trained to its end"):
-        newest_run(store)
-
-
-def test_the_newest_run_is_that_of_the_newest_weights(store: Store) -> None:
-    import os
-
-    for at, name in enumerate(("old", "new")):
-        merged = store.folder / "runs" / name / "merged"
-        merged.mkdir(parents=True)
-        (merged / "config.json").write_text("{}")
-        (merged.parent / "run.json").write_text("{}")
-        os.utime(merged / "config.json", (at, at))
-    phase = store.folder / "runs" / "new" / "phases" / "1-a"
-    shutil.copytree(store.folder / "runs" / "old", phase)
-    assert newest_run(store) == {"new": [str(store.folder / "runs" / "new")]}
 
 
 @pytest.mark.slow
@@ -290,15 +225,6 @@ def half_right(texts: list[str]) -> list[str]:
     return [text if rng.random() < 0.5 else text.replace("</answer>", "") for text in texts]
 
 
-def test_json_is_all_that_is_printed_if_asked(
-    store: Store, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--quick", "--num_samples", "12", "--max_new_tokens", "2", "--use_cpu", "--json"]
-    assert main([str(store.folder), "--model", f"a={model}", *options]) == 0
-    means_of = json.loads(capsys.readouterr().out)
-    assert means_of == json.loads((store.folder / "eval" / "results.json").read_text())
-
-
 def test_an_analysis_is_of_the_data_that_was_measured(
     built: Path, store: Store, tmp_path: Path
 ) -> None:
@@ -310,8 +236,3 @@ def test_an_analysis_is_of_the_data_that_was_measured(
     pq.write_table(pq.read_table(shard).slice(1), shard)
     with pytest.raises(HfRlhfError, match="has changed since only was evaluated"):
         command(["analyze", str(store.folder)])
-
-
-def test_results_on_the_card_of_a_run_need_a_run(store: Store, model: str) -> None:
-    with pytest.raises(ConfigError, match="none of the models is a run folder"):
-        evaluate(store, {"a": [model]}, replace(OPTIONS, num_samples=13), record=True)

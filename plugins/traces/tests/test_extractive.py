@@ -12,7 +12,7 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.summaries.context_blocks import Passage, passages
 from hf_rlhf_traces.summaries.extractive import Extractive
-from hf_rlhf_traces.summaries.sentences import LONGEST, sentences
+from hf_rlhf_traces.summaries.sentences import sentences
 from hf_rlhf_traces.summaries.summary import Summary, are_verbatim, parse, render
 from hf_rlhf_traces.synthetic import synthetic_traces as traces
 from hf_rlhf_worlds.multihop import Recipe, World
@@ -60,14 +60,6 @@ def test_quotes_are_always_word_for_word_and_within_the_limit(
             assert all(are_verbatim(read.quotes, row["prompt"], FORM))
 
 
-@given(TEXT)
-def test_sentences_are_all_of_a_text_but_its_spaces(text: str) -> None:
-    cut = list(sentences(text))
-    assert all(0 <= start < end <= len(text) and end - start <= LONGEST for start, end in cut)
-    assert all(before[1] <= after[0] for before, after in zip(cut, cut[1:], strict=False))
-    assert "".join("".join(text[s:e] for s, e in cut).split()) == "".join(text.split())
-
-
 @pytest.mark.parametrize(
     ("language", "asked", "right", "wrong"),
     [
@@ -91,11 +83,6 @@ def test_wrapped_text_and_records_are_not_torn_into_lines() -> None:
     cut = [text[start:end] for start, end in sentences(text)]
     assert cut[:3] == ["Ada led\nAlder.", "Bo\ndid not.", "cik: 7\nform: 8-K"]
     assert [len(piece) for piece in cut[3:]] == [21 * 15 - 1] * 2 + [18 * 15 - 1]
-
-
-def test_what_stands_in_a_result_again_and_again_is_quoted_once() -> None:
-    found = SearchResult(tuple(Document(f"T{n}", "Ada led Alder.") for n in range(9)))
-    assert len(summary_of(Search("Ada"), found).quotes) == 1
 
 
 def test_documents_are_told_apart_by_their_numbers() -> None:

@@ -72,7 +72,7 @@ def test_ctrl_c_tells_what_is_kept_and_the_command_that_goes_on(
 
     monkeypatch.setattr(Store, "open", stopped)
     assert main(["traces", "summarize", str(tmp_path), "--limit", "5"]) == 130
-    text = "Texts of a model are in the cache. The same command continues:"
+    text = "The same command continues:"
     again = f"hf-rlhf traces summarize {tmp_path} --limit 5"
     assert capsys.readouterr().err == f"interrupted.\n{text}\n  {again}\n"
 

@@ -114,22 +114,6 @@ def test_a_source_that_is_gone_is_named_by_any_process(tmp_path: Path) -> None:
             pipeline.read_blocks(gone, Options(), tmp_path / str(workers), workers)
 
 
-def test_a_row_that_is_repeated_in_another_shard_is_left_out_and_counted(tmp_path: Path) -> None:
-    raw = tmp_path / "raw.jsonl"
-    command(["generate", "--out", str(raw), "--traces", "60"])
-    lines = raw.read_bytes().splitlines(keepends=True)
-    raw.write_bytes(b"".join([*lines, lines[3], lines[40]]))
-    out = tmp_path / "store"
-    run([raw], out, "--workers", "1")
-    ids = [row["id"] for split in ("train", "validation") for row in rows_of(out, split)]
-    assert len(ids) == len(set(ids))
-    assert len({sample.partition("#")[0] for sample in ids}) == 60
-    report = json.loads((out / "traces.json").read_text())["steps"]["build"]["result"]
-    assert report["rejected"] == {"duplicate": 2}
-    where = [json.loads(line)["where"] for line in (out / "rejects.jsonl").open()]
-    assert where == [f"{raw}:61", f"{raw}:62"]
-
-
 def test_a_dataset_may_be_built_later_without_another_becoming_stale(
     files: list[Path], in_one_shard: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,7 +128,10 @@ def test_a_dataset_may_be_built_later_without_another_becoming_stale(
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [("partition=cpu", "'time'"), ("partition=cpu,time=1:0:0,nodes=2", "'nodes'")],
+    [
+        ('{"partition": "cpu"}', "'time'"),
+        ('{"partition": "a", "time": "1:0", "nodes": 2}', "nodes"),
+    ],
 )
 def test_slurm_needs_a_partition_and_a_time(
     given: str, said: str, files: list[Path], tmp_path: Path
@@ -226,7 +213,7 @@ def test_slurm_jobs_write_what_one_process_writes(
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     out = tmp_path / "store"
     arguments = [*map(str, files), "--out", str(out), *LAX, "--tasks", "2"]
-    slurm = ["--slurm", "partition=cpu,time=01:00:00,qos=low"]
+    slurm = ["--slurm", '{"partition": "cpu", "time": "01:00:00", "qos": "low"}']
     process = subprocess.run(
         [sys.executable, "-m", "hf_rlhf.cli", "traces", "build", *arguments, *slurm],
         env={**os.environ, "PATH": path},

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from hf_rlhf.cli.launch import launch_configs
 from tests.launched.environment import launch_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -168,24 +167,6 @@ def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) 
     assert "hf-rlhf-classic" in card
 
 
-def test_two_processes_do_the_phases_as_one_does(tmp_path: Path) -> None:
-    ends = []
-    for count in (1, 2):
-        folder = tmp_path / str(count)
-        folder.mkdir()
-        batch = {"per_device_train_batch_size": 8 // count}
-        file = run_file(folder, **{**LORA, "lora_dropout": 0.0}, **batch)
-        cpu = ("--config_file", str(launch_configs()["cpu_ddp"]))
-        train(file, launch=cpu if count == 2 else ())
-        ends.append(record(folder / "out"))
-    single, double = ends
-    assert (single["training"]["world_size"], double["training"]["world_size"]) == (1, 2)
-    assert double["evaluation"]["after"]["loss"]["mean"] == pytest.approx(
-        single["evaluation"]["after"]["loss"]["mean"], rel=1e-3
-    )
-    assert double["training"]["steps"] == single["training"]["steps"] == 16
-
-
 def test_what_the_last_phase_lacks_is_said_before_the_first_begins(tmp_path: Path) -> None:
     phases = [*RUN["phases"][:2], {"name": "third", "dataset": {"form": "nothing"}}]
     output = train(run_file(tmp_path, phases=phases), status=2)
@@ -195,23 +176,6 @@ def test_what_the_last_phase_lacks_is_said_before_the_first_begins(tmp_path: Pat
     mixed = [{**RUN["phases"][0], "use_peft": True, "lora_target_modules": ["q_proj"]}]
     output = train(run_file(tmp_path, phases=[*mixed, RUN["phases"][1]]), status=2)
     assert "`use_peft` differs between phases" in output
-
-
-def test_what_stops_the_first_phase_before_a_step_is_what_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hf_rlhf import train as train_api
-    from hf_rlhf.training import session
-
-    def fails(run: Any) -> Any:
-        raise RuntimeError("no room on the device")
-
-    monkeypatch.setattr(session, "_trainer", fails)
-    with pytest.raises(RuntimeError, match="no room on the device"):
-        train_api(config=run_file(tmp_path, evaluation=None))
-    recorded = record(tmp_path / "out")
-    assert recorded["status"] == "failed"
-    assert recorded["training"]["history"] == []
 
 
 @pytest.fixture

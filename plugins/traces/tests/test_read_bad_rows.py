@@ -48,7 +48,11 @@ BAD = {
         "list `trace` of steps (in a table, as JSON text); responses: ",
     ),
     "empty trace": (row(), "no_trace", "0 steps"),
-    "only unknown": (row({"type": "Thougt"}), "no_trace", "but: 'Thougt' (did you mean 'thought'?"),
+    "only unknown": (
+        row({"type": "Thougt"}),
+        "no_trace",
+        "none of a known type with a text: Thougt",
+    ),
     "misspelt question": (
         b'{"qestion": "Who?", "trace": [{"type": "search", "query": "a"}]}',
         "no_question",

@@ -151,10 +151,6 @@ def anthropic(*turns: list[dict[str, Any]]) -> dict[str, Any]:
     return {"system": "You search.", "messages": said}
 
 
-def steps_of(*turns: list[dict[str, Any]]) -> tuple[Step, ...]:
-    return read(anthropic(*turns)).trace.steps
-
-
 def test_blocks_of_an_agent_with_parallel_tools() -> None:
     thought = {"type": "thinking", "thinking": "I look.", "signature": "x"}
     hidden = {"type": "redacted_thinking", "data": "x"}
@@ -222,14 +218,6 @@ def test_tools_of_the_server_are_called_and_answer_in_one_turn() -> None:
     assert +found.noted == {"document_fields_left_out.encrypted_content": 1}
 
 
-def test_several_texts_of_a_tool_are_a_document_each() -> None:
-    told = [text("In France."), text("A city.")]
-    one, several = Document("", "In France."), (Document("", "In France."), Document("", "A city."))
-    for content, documents in ((told, several), (told[:1], (one,)), ([], ()), (None, ())):
-        steps = steps_of([use(1, "Paris")], [result(1, content)], [text("France")])
-        assert steps == (Search("Paris"), SearchResult(documents), ANSWER)
-
-
 def test_blocks_that_are_not_read_are_kept_in_their_places() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "x"}}
     unknown = Unknown("part image", {"part": image})
@@ -238,14 +226,6 @@ def test_blocks_that_are_not_read_are_kept_in_their_places() -> None:
     found = read(row)
     assert found.trace.steps == (unknown, unknown, Search("Paris"), FOUND, unknown)
     assert found.types.count(("unknown", "part image")) == 3
-
-
-def test_images_of_parallel_outputs_stand_behind_them_all() -> None:
-    image = {"type": "image", "source": {"type": "base64", "data": "x"}}
-    unknown = Unknown("part image", {"part": image})
-    shown = [result(n, [image, text("In France.")]) for n in (1, 2)]
-    steps = steps_of([use(1, "a"), use(2, "b")], shown, [text("France")])
-    assert steps == (Search("a"), Search("b"), FOUND, FOUND, unknown, unknown, ANSWER)
 
 
 @pytest.mark.parametrize(
@@ -266,11 +246,6 @@ def test_calls_that_langchain_tells_twice_are_one(
     row = anthropic([thought, call], [result(1, "In France.")])
     row["messages"][1]["tool_calls"] = [{"name": "search", "args": {"query": "Paris"}, "id": "t1"}]
     assert read(row).trace.steps == (Reasoning("I look."), Search("Paris"), FOUND)
-
-
-def test_a_part_that_is_a_call_is_one_without_others_beside_it() -> None:
-    call = {"type": "function_call", "call_id": "t1", "name": "find", "arguments": '{"q": "Paris"}'}
-    assert steps_of([call], [result(1, "In France.")]) == (Search("Paris", "find"), FOUND)
 
 
 def test_what_breaks_the_rules_of_blocks_is_rejected_with_its_place() -> None:

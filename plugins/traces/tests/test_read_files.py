@@ -2,13 +2,12 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.pipeline import Build, row_builders, run_build
@@ -184,32 +183,6 @@ def test_the_same_files_are_not_built_again_and_a_changed_file_is(
     assert ids(out) == ["t1", "t2", "t3"]
 
 
-def test_what_was_made_from_the_same_traces_is_not_stale(tmp_path: Path) -> None:
-    file, out = tmp_path / "t.jsonl", tmp_path / "out"
-    file.write_bytes(lines(1, 2))
-    done(file, out)
-    store = Store.open(out)
-    with store.recording("steps", {}, after=("build",)):
-        pass
-    os.utime(file, (1, 1))
-    with pytest.raises(RunFolderError, match="First: hf-rlhf traces build FILE --out"):
-        Store.make(tmp_path / "new").report("build")
-    done(file, out)
-    assert store.state("steps") == "done"
-    file.write_bytes(lines(1, 3))  # as many rows and bytes
-    done(file, out)
-    assert store.state("steps") == "stale"
-
-
-def test_a_ratio_that_leaves_a_side_empty_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "t.jsonl"
-    file.write_bytes(lines(1))
-    for ratio in (0, 1, float("nan")):
-        with pytest.raises(ConfigError, match=r"--validation_ratio.*between 0 and 1"):
-            Reading.of([str(file)], tmp_path / "out", Options(), validation_ratio=ratio)
-    assert not (tmp_path / "out").exists()
-
-
 def test_what_cannot_be_read_is_said_before_anything_is_made(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (tmp_path / "t.txt").write_text("x")
@@ -258,17 +231,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert done(file, out)["traces"] == 1
 
 
-def test_what_is_lost_of_a_damaged_file_is_said_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = gzip.compress(lines(*range(50)), compresslevel=0)
-    (tmp_path / "t.jsonl.gz").write_bytes(whole[:-600])
-    assert command(["build", str(tmp_path / "t.jsonl.gz"), "--out", str(tmp_path / "out")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Part of the input is lost: " in said
-    assert "t.jsonl.gz:" in said
-
-
 def test_the_verb_ends_with_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,18 +248,6 @@ def test_the_verb_ends_with_a_table(
     assert "unknown: [red]thougt │ 1 │ steps of a type that is not read" in said
     assert "(did you mean 'thought'?)" in said
     assert "done already" in said
-
-
-def test_questions_are_parted_by_rank_whatever_the_order(tmp_path: Path) -> None:
-    keys = [f"{number:016x}" for number in range(500)]
-    ranks = [rank(key, 42) for key in keys]
-    split = Split.choose(ranks, 0.1, 42)
-    sides = [split.of(key) for key in keys]
-    assert sides.count("validation") == 50
-    assert Split.choose(reversed(ranks * 2), 0.1, 42) == split
-    assert [split.of(key) for key in reversed(keys)] == sides[::-1]
-    assert Split.choose([rank(key, 43) for key in keys], 0.1, 43).cut != split.cut
-    assert Split.of_report({"split": json.loads(json.dumps(split.settings()))}) == split
 
 
 @pytest.mark.parametrize(("questions", "validation"), [(0, 0), (1, 0), (2, 1), (3, 1), (15, 2)])

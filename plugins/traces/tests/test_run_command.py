@@ -12,7 +12,7 @@ from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces import run_command
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.reconciliation import accounts, training_accounts
+from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.run_command import step_options
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.synthetic import generate
@@ -27,18 +27,11 @@ def test_options_of_a_step_are_handed_to_it() -> None:
     }
 
 
-@pytest.mark.parametrize("words", [["--quick"], ["--evil.quick", "1"], ["stray"], ["--train"]])
-def test_options_of_no_step_are_refused(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match="--STEP.OPTION"):
-        step_options(words)
-
-
 @pytest.mark.parametrize(
     ("option", "message"),
     [
         pytest.param(["--train.max_step", "2"], "Did you mean `max_steps`", marks=pytest.mark.slow),
         (["--train.model", "./nosuch"], "--model: "),
-        (["--train.output_dir", "d"], "--output_dir: "),
         (["--summarize.settings", '{"retries": 1}'], "--settings: retries"),
     ],
 )
@@ -155,21 +148,3 @@ def test_a_file_of_one_question_is_refused_before_summaries_are_made(tmp_path: P
     with pytest.raises(DataError, match=r"questions: 1 for training, 0 for validation"):
         command(["run", str(file), "--out", str(out)])
     assert Store.open(out).state("summarize") == "to do"
-
-
-def test_the_last_table_has_what_training_left_out(tmp_path: Path) -> None:
-    for number, (name, kept) in enumerate((("multiturn", 5), ("only", 7)), start=1):
-        record = new_record()
-        dropped = {"too_long": 9 - kept}
-        record.data.report = {"rows_read": 9, "kept": kept, "dropped": dropped}
-        write_record(record, tmp_path / "phases" / f"{number}-{name}")
-    cells = [(account.step, *account.cells()) for account in training_accounts(tmp_path)]
-    assert cells == [
-        ("train: multiturn", "9 samples", "5", "4 too_long"),
-        ("train: only", "9 samples", "7", "2 too_long"),
-    ]
-    single = new_record()
-    single.data.report = {"rows_read": 3, "kept": 3, "dropped": {}}
-    write_record(single, tmp_path / "single")
-    (account,) = training_accounts(tmp_path / "single")
-    assert (account.step, *account.cells()) == ("train", "3 samples", "3", "nothing")

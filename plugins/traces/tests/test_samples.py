@@ -55,7 +55,7 @@ def parsed(text: str) -> list[Step | str]:
     """A text in tags as steps; of results, what stands in their block."""
     actions = iter(FORM.steps(text))
     return [
-        content if tag == FORM.information else next(actions) for tag, content in FORM.blocks(text)
+        content if tag == "information" else next(actions) for tag, content in FORM.blocks(text)
     ]
 
 
@@ -73,7 +73,7 @@ def expected(steps: tuple[Step, ...]) -> list[Step | str]:
 PLAIN = st.text(st.sampled_from('abc <>\\/&"'), max_size=8)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(st.builds(Document, PLAIN, PLAIN), min_size=1, max_size=3).map(tuple))
 def test_documents_come_back_with_their_titles(documents: tuple[Document, ...]) -> None:
     ((_, inside),) = FORM.blocks(FORM.results_text([SearchResult(documents)]))
@@ -89,7 +89,7 @@ def without_trailing(trace: Rollout) -> tuple[Step, ...]:
     return trace.steps[: len(trace.steps) - last]
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(traces(KNOWN))
 def test_steps_joined_are_the_trace(trace: Rollout) -> None:
     rows, _ = step_rows(trace, FORM)
@@ -105,7 +105,7 @@ def test_steps_joined_are_the_trace(trace: Rollout) -> None:
     assert parsed(after) == expected(without_trailing(trace))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(traces(KNOWN))
 def test_the_last_conversation_is_the_trace(trace: Rollout) -> None:
     rows, _ = multiturn(trace)
@@ -118,7 +118,7 @@ def test_the_last_conversation_is_the_trace(trace: Rollout) -> None:
     assert parsed(text) == expected(without_trailing(trace))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(traces(KNOWN | UNKNOWN), st.sampled_from([0.0, 0.3, 1.0]))
 def test_every_cut_is_a_sample_or_counted(trace: Rollout, drop: float) -> None:
     groups = sum(bool(turn.results) for turn in turns(trace.steps))
@@ -130,15 +130,6 @@ def test_every_cut_is_a_sample_or_counted(trace: Rollout, drop: float) -> None:
         assert counts["unknown_steps"] == sum(isinstance(step, Unknown) for step in trace.steps)
         assert all(row["steps"] == groups for row in rows)
         assert len({row["id"] for row in rows}) == len(rows)
-
-
-@settings(max_examples=50)
-@given(traces(KNOWN | UNKNOWN), st.sampled_from([0.0, 0.5, 1.0]))
-def test_turns_alternate_and_none_is_empty(trace: Rollout, drop: float) -> None:
-    for row in multiturn(trace, think_drop_prob=drop)[0]:
-        roles = [turn["role"] for turn in row["messages"]]
-        assert roles == ["user", "assistant"] * (len(roles) // 2)
-        assert all(turn["content"] for turn in row["messages"])
 
 
 def test_a_trace_of_n_results_gives_n_and_one_more() -> None:
@@ -166,14 +157,6 @@ def test_parallel_searches_are_one_turn_and_their_results_one_group() -> None:
     ]
 
 
-def test_results_without_a_reply_are_counted() -> None:
-    trace = of(LOOK, RESULT, LOOK, RESULT)
-    rows, counts = step_rows(trace, FORM)
-    assert [row["step"] for row in rows] == [1]
-    assert counts["trailing_results"] == 1
-    assert multiturn(trace)[1]["trailing_results"] == 1
-
-
 def test_what_unknown_steps_part_is_one_turn_of_the_user() -> None:
     rows, counts = multiturn(of(LOOK, RESULT, Unknown("image", 1), RESULT, SAY))
     assert [turn["content"] for turn in rows[-1]["messages"][2:]] == [
@@ -181,11 +164,6 @@ def test_what_unknown_steps_part_is_one_turn_of_the_user() -> None:
         "<answer>a</answer>",
     ]
     assert counts["empty_reply"] == counts["unknown_steps"] == 1
-
-
-def test_a_reply_without_search_or_answer_is_kept_and_counted() -> None:
-    rows, counts = step_rows(of(LOOK, RESULT, THINK), FORM)
-    assert (rows[0]["answer"], counts["no_action"]) == ("<think>hm</think>", 1)
 
 
 def replies_of(row: Any) -> list[str]:
@@ -221,12 +199,7 @@ def test_reasoning_is_dropped_from_a_whole_conversation_that_asks_for_none() -> 
     assert counts["think_turns"] == 0
 
 
-def test_what_has_no_reasoning_to_drop_is_asked_for_as_ever() -> None:
-    for trace in (of(LOOK, RESULT, SAY), of(THINK)):
-        assert multiturn(trace, reasoning_drop_prob=1.0) == multiturn(trace)
-
-
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(traces(KNOWN), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0]))
 def test_no_reply_lacks_the_reasoning_that_its_instruction_demands(
     trace: Rollout, think: float, reasoning: float
@@ -236,13 +209,6 @@ def test_no_reply_lacks_the_reasoning_that_its_instruction_demands(
     for row, whole in zip(rows, multiturn(trace)[0], strict=True):
         if row["messages"][0]["content"].startswith(demands):
             assert row["messages"][-1] == whole["messages"][-1]
-
-
-def test_a_draw_depends_on_its_own_turn_alone() -> None:
-    beginning = (THINK, LOOK, RESULT, THINK, LOOK, RESULT)
-    short = multiturn(of(*beginning, SAY), think_drop_prob=0.5)[0]
-    long = multiturn(of(*beginning, THINK, LOOK, RESULT, SAY), think_drop_prob=0.5)[0]
-    assert [row["messages"] for row in short[:2]] == [row["messages"] for row in long[:2]]
 
 
 def test_as_much_reasoning_is_dropped_as_asked_and_other_seeds_drop_other() -> None:

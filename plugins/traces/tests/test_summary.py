@@ -41,14 +41,6 @@ def test_a_summary_is_the_same_after_it_was_written_and_read(summary: Summary, a
     assert split(text + after, FORM) == (summary, after)
 
 
-def test_other_tags_serve_as_well() -> None:
-    form = Format(summary="notes", question="q", reasoning="r", evidence="e", quote="c")
-    summary = Summary("a</q>", "<r>", (Quote("</c>", 'T"'),))
-    text = render(summary, form)
-    assert text.startswith("<notes>\n<q>a<\\/q></q>")
-    assert parse(text, form) == summary
-
-
 WHOLE = render(Summary("Q", "R", (Quote("a", "T"),)), FORM)
 
 

@@ -59,7 +59,7 @@ def test_run_goes_from_a_file_to_a_model_and_goes_on_where_it_was(
     file, out = tmp_path / "traces.jsonl", tmp_path / "work"
     assert command(["generate", "--out", str(file), "--traces", "30", "--hops", "1-2"]) == 0
     run = ["run", str(file), "--out", str(out), "--train.max_steps", "2"]
-    run += ["--eval.quick", "--eval.max_new_tokens", "8"]
+    run += ["--eval.num_samples", "20", "--eval.max_new_tokens", "8"]
     assert command(run) == 0
     output = capsys.readouterr().out
     assert f"model: {out}/runs/progressive" in output

@@ -1,6 +1,6 @@
 """The typed trace, and its text in tags."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf_rollouts import Answer, Document, Reasoning, Search, SearchResult, Step, Unknown
@@ -21,12 +21,14 @@ STEPS: st.SearchStrategy[tuple[Step, ...]] = st.lists(
 ).map(tuple)
 
 
+@settings(max_examples=30)
 @given(STEPS)
 def test_turns_joined_are_the_steps(steps: tuple[Step, ...]) -> None:
     joined = [step for turn in turns(steps) for step in (*turn.actions, *turn.results)]
     assert tuple(joined) == steps
 
 
+@settings(max_examples=30)
 @given(STEPS)
 def test_what_the_agent_said_can_be_read_back_though_it_holds_tags(steps: tuple[Step, ...]) -> None:
     form = Format()
@@ -34,6 +36,7 @@ def test_what_the_agent_said_can_be_read_back_though_it_holds_tags(steps: tuple[
     assert form.steps(form.turn_text(said)) == said
 
 
+@settings(max_examples=30)
 @given(TEXT)
 def test_no_tag_is_left_in_what_is_escaped(text: str) -> None:
     form = Format()

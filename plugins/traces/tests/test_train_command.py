@@ -43,7 +43,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def chosen_options(store: Path, **values: Any) -> argparse.Namespace:
     usual = {"folder": store, "strategy": "progressive", "run": None, "model": None}
-    return argparse.Namespace(**{**usual, "repo_id": None, **values})
+    return argparse.Namespace(**{**usual, **values})
 
 
 @pytest.mark.parametrize("form", ["multiturn", "summary_prefix", "summary_only", "summary_both"])
@@ -58,23 +58,11 @@ def test_the_world_in_memory_is_what_the_verbs_build(form: Any, store: Path) -> 
         assert generated.report["splits"][name] == len(built.dataset[name]) > 0
 
 
-def test_no_held_out_question_is_in_any_training_form() -> None:
-    datasets = [traces_multihop(form=form, traces=30) for form in ("multiturn", "summary_only")]  # type: ignore[arg-type]
-    held_out = {key for loaded in datasets for key in loaded.dataset["test"]["question_key"]}
-    trained = {key for loaded in datasets for key in loaded.dataset["train"]["question_key"]}
-    assert held_out
-    assert trained
-    assert not held_out & trained
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"form": "steps"}, "`form` is 'steps'"),
-        ({"traces": 1}, "`traces` must be at least 2"),
         ({"hops": [3, 1]}, "hops"),
         ({"hops": [2]}, "two numbers"),
-        ({"max_test_rows": 0}, "max_test_rows is 0"),
     ],
 )
 def test_sizes_that_no_world_has_are_refused(values: dict[str, Any], message: str) -> None:
@@ -117,19 +105,6 @@ def test_what_is_longer_than_the_length_asked_for_is_left_out_not_cut(
     assert most("--max_length", "100") == 100
     assert most("--max_length=99999") == 99999
     assert most("--max_length", "null") is None
-
-
-def test_a_base_that_is_not_on_the_hub_is_pushed_with_the_model(store: Path) -> None:
-    there = run_values(
-        Store.open(store), chosen_options(store, repo_id="me/it", model="someone/model")
-    )
-    assert there["publish"] == {"repo_id": "me/it"}
-    here = run_values(Store.open(store), chosen_options(store, repo_id="me/it", model=BASE))
-    assert here["publish"] == {
-        "repo_id": "me/it",
-        "base_model": "me/it-base",
-        "push_base": True,
-    }
 
 
 @pytest.mark.parametrize("option", ["--output_dir", "--config", "--plugin"])
@@ -186,7 +161,7 @@ def weights(store: Path) -> Path:
 def test_a_run_of_other_settings_is_only_deleted_if_told(
     begun: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    same = ["--repo_id", "me/it", "--stop_grace", "9"]  # which make no other run
+    same = ["--stop_grace", "9"]  # which make no other run
     assert trained(begun, "--overwrite", *same) == 0
     assert "runs/only: kept, since it is the same run" in capsys.readouterr().out
     with pytest.raises(RunFolderError, match=r"learning_rate: .* -> 0\.01\nNothing was deleted"):
@@ -202,11 +177,6 @@ def test_a_run_of_other_settings_is_only_deleted_if_told(
     assert trained(begun, "--learning_rate", "1e-2", "--overwrite") == 0
     assert "deleted, and trained again" in capsys.readouterr().out
     assert not weights(begun).exists()
-
-
-def test_a_run_that_was_killed_before_its_record_begins_by_the_same_command(begun: Path) -> None:
-    (begun / "runs/only/run.json").unlink()
-    assert trained(begun) == 0
 
 
 def test_a_launched_run_is_compared_as_if_on_the_machine_of_its_launch(begun: Path) -> None:

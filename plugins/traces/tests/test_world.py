@@ -1,18 +1,16 @@
 """The synthetic world: what is generated is true, and the same each time."""
 
-import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from hf_rlhf.errors import DataError, RunFolderError
-from hf_rlhf_rollouts import Answer, Reasoning, Rollout, Search, SearchResult
+from hf_rlhf_rollouts import Rollout, Search
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.synthetic import generate
 from hf_rlhf_traces.synthetic import synthetic_traces as traces
 from hf_rlhf_traces.trace import turns
-from hf_rlhf_worlds.multihop import FAULTS, NAMES, Recipe, World, chains
+from hf_rlhf_worlds.multihop import NAMES, Recipe, World
 
 RECIPE = Recipe(seed=3, hops=(1, 4), documents=3, sentences=4)
 
@@ -49,31 +47,6 @@ def test_the_answer_follows_from_the_question_by_the_facts_of_the_world(
         assert trace.question.startswith("Who" if name in NAMES["person"] else "Which town")
 
 
-def test_a_trace_has_a_thought_search_and_result_for_each_hop_and_then_an_answer(
-    drawn: list[Rollout],
-) -> None:
-    hop = [Reasoning, Search, SearchResult]
-    for trace in drawn:
-        kinds = [type(step) for step in trace.steps]
-        assert kinds == hop * trace.fields["hops"] + [Reasoning, Answer]
-    assert Counter(trace.fields["hops"] for trace in drawn) == {1: 30, 2: 30, 3: 30, 4: 30}
-
-
-def test_questions_come_once_until_all_are_asked_and_seeds_of_other_families_share_none() -> None:
-    worlds = [World(seed) for seed in (1, 2, 5)]
-    asked = [
-        {world.question(2, number).text for number in range(world.number_of_questions(2))}
-        for world in worlds
-    ]
-    assert all(
-        len(texts) == world.number_of_questions(2)
-        for texts, world in zip(asked, worlds, strict=True)
-    )
-    assert not asked[0] & asked[1]
-    assert asked[0] == asked[2]  # 1 and 5 are one family: the same questions, other facts
-    assert len(set(chains("town", 3))) == len(chains("town", 3))
-
-
 def test_repeats_ask_an_earlier_question_of_the_same_world_again() -> None:
     drawn = list(traces(Recipe(repeats=0.5), 400))
     answers: dict[str, set[str]] = {}
@@ -94,29 +67,6 @@ def test_the_same_arguments_write_the_same_bytes_and_a_longer_file_begins_with_t
     assert one == two
     assert longer.startswith(one)
     assert other != one
-
-
-def test_broken_rows_are_counted_by_kind(tmp_path: Path) -> None:
-    file = tmp_path / "traces.jsonl"
-    made = generate(file, 300, Recipe(), 0.1)
-    lines = file.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 300
-    assert set(made) == set(FAULTS)
-    found: Counter[str] = Counter()
-    ids = set()
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            found["truncated"] += 1
-            continue
-        results = [one for one in row.get("trace", []) if one["type"] == "search_result"]
-        found["no_trace"] += "trace" not in row
-        found["no_results"] += "trace" in row and not results
-        found["no_documents"] += any(one["documents"] is None for one in results)
-        found["duplicate_id"] += row["id"] in ids
-        ids.add(row["id"])
-    assert found == made
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _samples(path: Path) -> list[Sample]:
 
 
 def depth_table(task: TaskName, samples: Samples) -> tuple[list[str], list[list[str]]]:
-    """Return a row for each metric and model, a column for each depth of the whole trace."""
+    """Return headings, and a row for each metric and model; columns are depths of the trace."""
     means: dict[str, dict[int, Any]] = {}
     for label, lines in samples.items():
         every = Evaluation(
@@ -104,17 +104,10 @@ def main(argv: Sequence[str]) -> int:
     chosen = analyze_parser().parse_args(argv)
     store = Store.open(chosen.folder)
 
-    from hf_rlhf.formatting import print_table
-    from hf_rlhf_traces.terminal import console
-
-    results, samples = load(store)
-    for name, by_model in samples.items():
-        headings, rows = depth_table(name, by_model)
-        title = f"{results['tasks'][name]['title'].capitalize()}: by results in the whole trace"
-        print_table(console(), headings, rows, title)
     path = store.folder / "analysis" / "report.md"
-    atomic_write_text(path, "\n".join(report(results, samples)))
-    print(path)
+    text = "\n".join(report(*load(store)))
+    atomic_write_text(path, text)
+    print(f"{text}\n{path}")
     return 0
 
 

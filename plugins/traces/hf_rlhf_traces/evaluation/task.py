@@ -1,7 +1,5 @@
 """The two tasks of traces: summarise a full context and continue, or continue a given summary."""
 
-import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +14,11 @@ from hf_rlhf.evaluation import (
     Suite,
     Task,
 )
+from hf_rlhf.models import tokenizer_digest
 from hf_rlhf.storage import load_record
 from hf_rlhf_traces.evaluation.held_out import SPLIT, HeldOut, Sample, held_out
 from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, TaskName, metrics_of
-from hf_rlhf_traces.evaluation.scores import is_valid, read_reply, score
+from hf_rlhf_traces.evaluation.scores import score
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.store import Store
 
@@ -56,11 +55,8 @@ class TraceTask(Task):
 
     def identity(self, model: Candidate) -> Mapping[str, Any]:
         """Return the tokenizer and the data; a smaller selection is part of a larger selection."""
-        tokenizer = model.tokenizer
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        parts = backend.to_str() if backend else json.dumps(sorted(tokenizer.get_vocab()))
         return {
-            "tokenizer": hashlib.sha256(f"{parts}\0{tokenizer.chat_template}".encode()).hexdigest(),
+            "tokenizer": tokenizer_digest(model.tokenizer),
             "data": {"split": SPLIT, "sha256": self.held_out.digest},
         }
 
@@ -146,15 +142,6 @@ class TraceTask(Task):
                     f"{label}: {longer} of {len(prompts)} prompts of {data.task} are longer than "
                     f"any sample of its training (max_length {longest:,})."
                 )
-        replies = [sample.expected for sample in data.samples]
-        odd = sum(
-            not is_valid(read_reply(each.text, each.task, self.form), self.form) for each in replies
-        )
-        if odd:
-            yield (
-                f"{odd} of {len(replies)} expected replies of {data.task} do not have the required "
-                "form themselves (no search and no answer, or text behind it)."
-            )
 
 
 def _tokens(model: Candidate, text: str) -> int:
@@ -195,33 +182,10 @@ def make_suite(store: Store, models: Mapping[str, Sequence[Any]], options: Optio
     return Suite(
         store.folder / FOLDER,
         candidates,
-        _measurable(tasks, candidates, options),
+        tasks,
         EvaluationSpec(**{name: getattr(options, name) for name in sampling}),
         options.max_new_tokens,
         use_cpu=options.use_cpu,
         unit="questions",
         chosen_by=store.folder_option,
     )
-
-
-def _measurable(
-    tasks: Sequence[TraceTask], models: Sequence[Candidate], options: Options
-) -> Sequence[TraceTask]:
-    """Return the tasks with a prompt that fits every model; print the tasks left out.
-
-    If no task is left, all are returned: the suite then reports the cure.
-    """
-
-    def fits(task: TraceTask, model: Candidate) -> bool:
-        room = (model.positions or 0) - options.max_new_tokens
-        return not model.positions or any(len(ids) <= room for ids in task.prompts(model).values())
-
-    fitting = [task for task in tasks if all(fits(task, model) for model in models)]
-    for task in tasks if fitting else ():
-        if task not in fitting:
-            print(
-                f"{task.name} is not measured: with {options.max_new_tokens} new tokens, none of "
-                f"its {len(task.held_out.samples)} prompts fits into the positions of all models.",
-                flush=True,
-            )
-    return fitting or tasks

@@ -1,17 +1,17 @@
 """The verbs `summarize` and `split_summary`."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import bind
 from hf_rlhf.errors import ConfigError
-from hf_rlhf_traces.options import Parser, add_overwrite, count, share, verb_parser
+from hf_rlhf_traces.options import Parser, add_overwrite, count, json_object, share, verb_parser
 
 if TYPE_CHECKING:
     from hf_rlhf_traces.format import Format
-    from hf_rlhf_traces.summaries.summarize import Summarizer
+    from hf_rlhf_traces.summaries.extractive import Extractive
+    from hf_rlhf_traces.summaries.model_summaries import ModelSummarizer
 
 
 def summarize_main(argv: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def summarize_main(argv: Sequence[str]) -> int:
     return 0
 
 
-def make_summarizer(chosen: argparse.Namespace, form: "Format") -> "Summarizer":
+def make_summarizer(chosen: argparse.Namespace, form: "Format") -> "Extractive | ModelSummarizer":
     """Return the summariser of the options.
 
     Raises ConfigError for settings that it does not have, JudgeError for those that cannot work.
@@ -69,7 +69,6 @@ def split_summary_main(argv: Sequence[str]) -> int:
         store,
         store_format(store),
         min_verbatim=chosen.min_verbatim,
-        drop_unverbatim=not chosen.keep_unverbatim,
         overwrite=chosen.overwrite,
     )
     done = "done already. " * ("done_before" in report)
@@ -117,13 +116,6 @@ def _quote_counts(report: Mapping[str, Any]) -> str:
     return f"{report['quotes']:,} quotes, {verbatim:.1%} word for word."
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    fields = json.loads(text)
-    if not isinstance(fields, dict):
-        raise argparse.ArgumentTypeError('is not an object of settings, such as {"timeout": 60}')
-    return fields
-
-
 def summarize_parser() -> Parser:
     """Return the options of `summarize`."""
     parser = verb_parser(
@@ -137,7 +129,7 @@ def summarize_parser() -> Parser:
     add("--model", metavar="NAME", help="as the server calls it; default: extractive")
     add(
         "--settings",
-        type=_json_object,
+        type=json_object,
         default={},
         metavar="JSON",
         help='of the model, such as {"base_url": "http://host:8000/v1", "max_tokens": 4096}: '
@@ -162,11 +154,6 @@ def split_parser() -> Parser:
         default=0.0,
         metavar="SHARE",
         help="leave out rows with a smaller share of verbatim quotes; default: 0",
-    )
-    parser.add_argument(
-        "--keep_unverbatim",
-        action="store_true",
-        help="keep quotes that are not word for word, and summaries that have no other",
     )
     add_overwrite(parser)
     return parser

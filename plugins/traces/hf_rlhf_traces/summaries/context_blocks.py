@@ -1,4 +1,4 @@
-"""Parse the prompt of a sample of `steps`: thoughts, searches and results."""
+"""Parse the results in the prompt of a sample of `steps`."""
 
 import re
 import string
@@ -15,20 +15,6 @@ class Passage:
 
     title: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ContextBlock:
-    """An unescaped block of the prompt: its tag, by the field of `Format`, and its content."""
-
-    kind: str
-    text: str
-
-
-def blocks(prompt: str, form: Format) -> list[ContextBlock]:
-    """Return the blocks of a prompt in order: `think`, `search`, `information` (and `answer`)."""
-    kinds = {tag: name for name, tag in form.names.items()}
-    return [ContextBlock(kinds[tag], text) for tag, text in form.blocks(prompt)]
 
 
 def passages(result: str, form: Format) -> list[Passage]:

@@ -17,10 +17,9 @@ from annotated_types import Ge, Le
 
 from hf_rlhf_traces.evaluation.text import words
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.summaries.context_blocks import ContextBlock, blocks, passages
+from hf_rlhf_traces.summaries.context_blocks import passages
 from hf_rlhf_traces.summaries.sentences import sentences
-from hf_rlhf_traces.summaries.summarize import Outcome, Row, summary_outcome
-from hf_rlhf_traces.summaries.summary import Quote, Summary
+from hf_rlhf_traces.summaries.summary import Outcome, Quote, Row, Summary, summary_outcome
 
 K1, B = 1.2, 0.75
 """Saturation and length normalisation of BM25: Lucene's defaults."""
@@ -29,6 +28,10 @@ WEIGHTS = {"question": 1.0, "think": 1.0, "search": 3.0}
 result. A word in several gets the sum."""
 VERSION = 3
 Positive = Annotated[int, Ge(1)]
+
+
+Block = tuple[str, str]
+"""The field of a tag in `Format`, and the text in it."""
 
 
 class _Sentence(NamedTuple):
@@ -67,13 +70,13 @@ class Extractive:
 
     def summarise(self, row: Row) -> Summary:
         """Return the summary of the prompt of a row of `steps`."""
-        context = blocks(row["prompt"], self.form)
+        context = self.form.blocks(row["prompt"])
         # Thoughts may be encrypted; the searches then tell most of them.
         thoughts = _texts(context, "think") or _texts(context, "search")
         reasoning = _condensed(thoughts, self.max_reasoning_chars)
         return Summary(row["question"], reasoning, tuple(self._quotes(row["question"], context)))
 
-    def _quotes(self, question: str, context: Sequence[ContextBlock]) -> list[Quote]:
+    def _quotes(self, question: str, context: Sequence[Block]) -> list[Quote]:
         results = [
             (list(self._sentences(text)), _word_weights(question, before))
             for text, before in _results_of(context)
@@ -94,23 +97,23 @@ class Extractive:
                 yield _Sentence(quote, frozenset(words(quote.text)))
 
 
-def _texts(context: Iterable[ContextBlock], kind: str) -> list[str]:
-    return [block.text for block in context if block.kind == kind]
+def _texts(context: Iterable[Block], kind: str) -> list[str]:
+    return [text for name, text in context if name == kind]
 
 
-def _results_of(context: Sequence[ContextBlock]) -> Iterator[tuple[str, list[ContextBlock]]]:
+def _results_of(context: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
     """Yield the text of each result, and the blocks just before it."""
-    before: list[ContextBlock] = []
+    before: list[Block] = []
     after_result = False
     for block in context:
-        if block.kind == "information":
-            yield block.text, before
+        if block[0] == "information":
+            yield block[1], before
         else:
             before = [block] if after_result else [*before, block]
-        after_result = block.kind == "information"
+        after_result = block[0] == "information"
 
 
-def _word_weights(question: str, before: Sequence[ContextBlock]) -> Mapping[str, float]:
+def _word_weights(question: str, before: Sequence[Block]) -> Mapping[str, float]:
     weights: dict[str, float] = dict.fromkeys(words(question), WEIGHTS["question"])
     for kind in ("think", "search"):
         for word in dict.fromkeys(words(" ".join(_texts(before, kind)))):

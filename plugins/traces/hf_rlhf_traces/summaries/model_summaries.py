@@ -8,8 +8,7 @@ from typing import Any
 from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries import writer_prompt
-from hf_rlhf_traces.summaries.summarize import Outcome, Row, summary_outcome
-from hf_rlhf_traces.summaries.summary import Malformed
+from hf_rlhf_traces.summaries.summary import Malformed, Outcome, Row, summary_outcome
 
 
 @dataclass

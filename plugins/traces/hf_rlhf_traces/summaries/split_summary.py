@@ -15,8 +15,7 @@ from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
 from hf_rlhf_traces.shards import SPLITS, dataset_writer, shard_files
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import summarize
-from hf_rlhf_traces.summaries.summarize import Outcome, Row
-from hf_rlhf_traces.summaries.summary import Quote, Summary, render
+from hf_rlhf_traces.summaries.summary import Outcome, Quote, Row, Summary, render
 
 STEP = "split_summary"
 PREFIX, ONLY = "summary_prefix", "summary_only"
@@ -29,7 +28,6 @@ def split_summary(
     form: Format,
     *,
     min_verbatim: float = 0.0,
-    drop_unverbatim: bool = True,
     overwrite: bool = False,
 ) -> Mapping[str, Any]:
     """Write both datasets, and return the report.
@@ -38,14 +36,12 @@ def split_summary(
         store: samples and summaries.
         form: tags and templates.
         min_verbatim: minimum share of verbatim quotes in a row.
-        drop_unverbatim: leave out quotes that are not verbatim, and rows without any other quote: a
-            summary without its evidence would teach to summarise without evidence.
         overwrite: replace datasets with other settings.
 
     Raises RunFolderError for missing samples or summaries, DataError if no row is left.
     """
     store.report(summarize.STEP)
-    settings = {"min_verbatim": min_verbatim, "drop_unverbatim": drop_unverbatim}
+    settings = {"min_verbatim": min_verbatim}
     folder = store.folder / "datasets"
     built = all(shard_files(folder / name, "train") for name in (PREFIX, ONLY))
     if store.check(STEP, settings, overwrite=overwrite) == "done" and built:
@@ -58,7 +54,7 @@ def split_summary(
         dataset_writer(folder, PREFIX) as write_prefix,
         dataset_writer(folder, ONLY) as write_only,
     ):
-        rows = _kept(store, counts, failed, min_verbatim, drop_unverbatim)
+        rows = _kept(store, counts, failed, min_verbatim)
         for side, group in groupby(rows, key=itemgetter(0)):
             while made := [each[1:] for each in islice(group, _GROUP)]:
                 write_prefix(side, [prefix_row(*each, form) for each in made])
@@ -67,8 +63,8 @@ def split_summary(
             raise DataError(
                 f"{store.folder}: no row is left of {counts['steps']} samples: "
                 f"{counts['min_verbatim']} under --min_verbatim {min_verbatim:g}, "
-                f"{counts['all_quotes_invented']} with no quote that occurs in the context "
-                f"(--keep_unverbatim keeps them), {failed.total()} failed, "
+                f"{counts['all_quotes_invented']} with no quote that occurs in the context, "
+                f"{failed.total()} failed, "
                 f"{counts['missing']} not summarised."
             )
         recording.result.update(
@@ -82,7 +78,7 @@ def split_summary(
 
 
 def _kept(
-    store: Store, counts: Counter[str], failed: Counter[str], least: float, drop_unverbatim: bool
+    store: Store, counts: Counter[str], failed: Counter[str], least: float
 ) -> Iterator[tuple[Split, Row, Summary, float]]:
     """Yield each training row with its summary; count all rows."""
     outcomes = summarize.stored_outcomes(store)
@@ -94,11 +90,11 @@ def _kept(
             failed[outcome["failed"]] += 1
         elif (share := _verbatim_share(outcome)) < least:
             counts["min_verbatim"] += 1
-        elif drop_unverbatim and share == 0:
+        elif share == 0:  # without its evidence it would teach to summarise without evidence
             counts["all_quotes_invented"] += 1
         else:
             counts[side] += 1
-            summary = _trained_summary(outcome, counts, drop_unverbatim=drop_unverbatim)
+            summary = _trained_summary(outcome, counts)
             yield side, row, summary, share
 
 
@@ -110,9 +106,10 @@ def _verbatim_share(outcome: Outcome) -> float:
     return sum(verbatim) / len(verbatim) if verbatim else 1.0
 
 
-def _trained_summary(outcome: Outcome, counts: Counter[str], *, drop_unverbatim: bool) -> Summary:
+def _trained_summary(outcome: Outcome, counts: Counter[str]) -> Summary:
+    """Return the summary with its verbatim quotes alone."""
     quotes = outcome["quotes"]
-    left = [quote for quote in quotes if quote["verbatim"] or not drop_unverbatim]
+    left = [quote for quote in quotes if quote["verbatim"]]
     counts["quotes"] += len(quotes)
     counts["verbatim"] += sum(quote["verbatim"] for quote in quotes)
     counts["dropped_quotes"] += len(quotes) - len(left)

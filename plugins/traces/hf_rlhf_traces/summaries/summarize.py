@@ -6,10 +6,10 @@ command takes the texts of a model from the cache of judges. The next call retri
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -18,7 +18,7 @@ from hf_rlhf.storage import atomic_file
 from hf_rlhf_traces.rows import Split
 from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.summaries.summary import Summary
+from hf_rlhf_traces.summaries.summary import Outcome, Row
 
 STEP = "summarize"
 FOLDER = "summaries"
@@ -26,41 +26,9 @@ FILE = "summaries.jsonl"
 MAX_FAILURES = 20
 """Failures after which a call stops if they are more than its summaries."""
 _QUOTE_COUNTS = ("quotes", "verbatim", "without_quotes", "asked_twice")
-Row = Mapping[str, Any]
-Outcome = Mapping[str, Any]
-"""A summary (`summary_outcome`), or `failed` and `detail`: the reason for its absence."""
-
-
-class Summarizer(Protocol):
-    """A way to make summaries."""
-
-    def settings(self) -> Mapping[str, Any]:
-        """Return the settings of a summary."""
-        ...
-
-    def usage(self) -> Mapping[str, float]:
-        """Return tokens and cost so far."""
-        ...
-
-    def summarize_all(
-        self, samples: Iterable[tuple[int, Row]], save: Callable[[int, Outcome], None]
-    ) -> None:
-        """Save the outcome of each sample under its number, in any order."""
-        ...
-
-
-def summary_outcome(summary: Summary, verbatim: Iterable[bool], replies: int = 0) -> Outcome:
-    """Return the stored form of a summary.
-
-    `verbatim` records for each quote whether it occurs in the context; `replies` is the number of
-    model replies it took.
-    """
-    quotes = [
-        {"title": quote.title, "text": quote.text, "verbatim": is_verbatim}
-        for quote, is_verbatim in zip(summary.quotes, verbatim, strict=True)
-    ]
-    text = {"question": summary.question, "reasoning": summary.reasoning}
-    return {**text, "quotes": quotes, "replies": replies}
+if TYPE_CHECKING:
+    from hf_rlhf_traces.summaries.extractive import Extractive
+    from hf_rlhf_traces.summaries.model_summaries import ModelSummarizer
 
 
 def stored_outcomes(store: Store) -> Iterator[Outcome | None]:
@@ -74,7 +42,11 @@ def stored_outcomes(store: Store) -> Iterator[Outcome | None]:
 
 
 def summarize(
-    store: Store, summarizer: Summarizer, *, limit: int | None = None, overwrite: bool = False
+    store: Store,
+    summarizer: "Extractive | ModelSummarizer",
+    *,
+    limit: int | None = None,
+    overwrite: bool = False,
 ) -> Mapping[str, Any]:
     """Summarise the samples of a store, or the first `limit` of them, and return the report.
 
@@ -109,7 +81,7 @@ def summarize(
 
 
 def _write(
-    path: Path, store: Store, summarizer: Summarizer, total: int
+    path: Path, store: Store, summarizer: "Extractive | ModelSummarizer", total: int
 ) -> tuple[Counter[str], Counter[str]]:
     """Write the outcomes of the first samples; return counts, and failures by reason."""
     from tqdm import tqdm

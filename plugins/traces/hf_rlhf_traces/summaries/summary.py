@@ -13,11 +13,15 @@ Contents are escaped by `Format.escape`, and titles like HTML attributes.
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hf_rlhf_traces.format import Format
 
+Row = Mapping[str, Any]
+Outcome = Mapping[str, Any]
+"""A summary (`summary_outcome`), or `failed` and `detail`: the reason for its absence."""
 _TITLE = re.compile(r"\s+title=\"([^\"]*)\"\s*")
 
 
@@ -57,6 +61,20 @@ def render(summary: Summary, form: Format) -> str:
 def _quote(quote: Quote, form: Format) -> str:
     titled = f' title="{html.escape(quote.title)}"' if quote.title else ""
     return f"<{form.quote}{titled}>{form.escape(quote.text)}</{form.quote}>"
+
+
+def summary_outcome(summary: Summary, verbatim: Iterable[bool], replies: int = 0) -> Outcome:
+    """Return the stored form of a summary.
+
+    `verbatim` records for each quote whether it occurs in the context; `replies` is the number of
+    model replies it took.
+    """
+    quotes = [
+        {"title": quote.title, "text": quote.text, "verbatim": is_verbatim}
+        for quote, is_verbatim in zip(summary.quotes, verbatim, strict=True)
+    ]
+    text = {"question": summary.question, "reasoning": summary.reasoning}
+    return {**text, "quotes": quotes, "replies": replies}
 
 
 def parse(text: str, form: Format) -> Summary:
@@ -130,7 +148,7 @@ def are_verbatim(quotes: Sequence[Quote], context: str, form: Format) -> list[bo
     be equal. An empty quote never occurs.
     """
     blocks = form.blocks(context)
-    results = [_spaced(inside) for tag, inside in blocks if tag == form.information]
+    results = [_spaced(inside) for tag, inside in blocks if tag == "information"]
     texts = [_spaced(quote.text) for quote in quotes]
     return [bool(text) and any(text in result for result in results) for text in texts]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_rlhf.rewards import escaped
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.summaries.context_blocks import blocks, passages
+from hf_rlhf_traces.summaries.context_blocks import passages
 from hf_rlhf_traces.summaries.summary import Malformed, Quote, Summary, are_verbatim, parse
 
 _REPLY_CHARS = 8000
@@ -61,11 +61,11 @@ def _material(row: Mapping[str, Any], form: Format) -> str:
     """Return a context without our tags, which a model might take for its output format."""
     parts = [f"Question: {row['question']}"]
     names = {"think": "Thought", "search": "Searched for", "answer": "Answered"}
-    for block in blocks(row["prompt"], form):
-        if block.kind != "information":
-            parts.append(f"{names.get(block.kind, block.kind)}: {block.text}")
+    for kind, text in form.blocks(row["prompt"]):
+        if kind != "information":
+            parts.append(f"{names.get(kind, kind)}: {text}")
             continue
-        documents = passages(block.text, form)
+        documents = passages(text, form)
         parts += [f"Found, title: {doc.title}\n{doc.text.rstrip()}" for doc in documents]
         parts += [] if documents else ["Found: nothing"]
     return "\n\n".join(parts)
