@@ -24,15 +24,8 @@ from hf_rlhf.hub.upload_set import PushedFile, UploadSet
 from hf_rlhf.storage.files import atomic_write_text
 
 _writes: list[str] | None = None
-_OF_PATHS = {
-    "os.mkdir",
-    "os.rename",
-    "os.remove",
-    "os.rmdir",
-    "os.symlink",
-    "os.link",
-    "os.truncate",
-}
+_CALLS = ("mkdir", "rename", "remove", "rmdir", "symlink", "link", "truncate")
+_OF_PATHS = {f"os.{name}" for name in _CALLS}
 
 
 def _hook(event: str, arguments: tuple) -> None:
@@ -75,16 +68,7 @@ def test_the_hook_sees_writes(tmp_path):
 
 NAMES = [
     *("../evil.json", "a/../../evil.json", "/tmp/evil.json", "..\\evil.json", "a\x00.json"),
-    *("C:\\evil.json", "//host/share/x.json", "./../evil.json", "a/./../../b.json", ".."),
-    *(
-        "x" * 300 + ".json",
-        "a/" * 200 + "b.json",
-        "CON.json",
-        "nul.json",
-        "~/evil.json",
-        "$HOME/x.json",
-    ),
-    *("a\nb.json", "\u202egnp.json", "-rf.json", "..%2fevil.json", "....//evil.json", "a/", ""),
+    *("C:\\evil.json", "x" * 300 + ".json", "~/evil.json", "a\nb.json", "-rf.json", "a/", ""),
 ]
 PIECES = st.sampled_from(
     ["..", ".", "", "a", "~", "b.json", "\\..", "\x00", "c" * 260, "/etc", "x y"]
@@ -119,7 +103,7 @@ class NaiveHub:
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(PATHS)
 def test_pull_writes_nothing_outside_its_folder(tmp_path, monkeypatch, path):
@@ -136,7 +120,7 @@ def test_pull_writes_nothing_outside_its_folder(tmp_path, monkeypatch, path):
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(PATHS)
 def test_new_writes_nothing_outside_its_folder(tmp_path, name):
@@ -151,7 +135,7 @@ def test_new_writes_nothing_outside_its_folder(tmp_path, name):
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(PATHS | st.text(max_size=20))
 def test_labels_that_could_be_paths_are_no_labels(label):
@@ -171,7 +155,7 @@ def test_labels_that_could_be_paths_are_no_labels(label):
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(PATHS)
 def test_dataset_names_read_and_write_nothing_elsewhere(tmp_path, monkeypatch, name):
@@ -192,13 +176,11 @@ def test_dataset_names_read_and_write_nothing_elsewhere(tmp_path, monkeypatch, n
                 assert ".." not in name.split("/")
 
 
-@pytest.mark.parametrize("target", ["/etc/hostname", "../../outside.json", "../../x"])
-def test_a_link_that_leads_out_of_a_run_is_not_published(tmp_path, target):
+def test_a_link_that_leads_out_of_a_run_is_not_published(tmp_path):
     run = tmp_path / "run"
     (run / "merged").mkdir(parents=True)
     (tmp_path / "outside.json").write_text("{}")
-    (tmp_path / "x").write_text("{}")
-    (run / "merged" / "config.json").symlink_to(target)
+    (run / "merged" / "config.json").symlink_to("../../outside.json")
     bundle = UploadSet(run)
     with pytest.raises(PublishError, match="outside"):
         bundle.add_file("config.json", run / "merged" / "config.json")

@@ -24,7 +24,7 @@ from hf_rlhf.rewards.judges.openai import OpenAIJudge
 from hf_rlhf.rewards.judges.text_generation import OpenAIText
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.storage.secrets import REDACTED, find_secrets, redact_secrets
-from hf_rlhf.testing.scripted_server import Reply, ScriptedServer
+from hf_rlhf.testing.scripted_server import ScriptedServer
 from hf_rlhf.training.record_sections import reproduction
 
 # Put together here, so that no file looks as if it held a token.
@@ -179,55 +179,15 @@ def _has_trackio() -> bool:
     return find_spec("trackio") is not None
 
 
-@pytest.mark.slow
-def test_secrets_offered_where_they_do_not_belong_are_refused_unseen(
-    tiny_run, secrets, tmp_path, capfd
-):
-    """As options, keys, addresses: refused before anything is written, and not repeated."""
-    from hf_rlhf.train import main
-
-    base = {**tiny_run, "schema": 1}
-    user = f"https://user:{OFFERED}@judge.example/v1"
-    query = f"https://judge.example/v1?api_key={OFFERED}"
-    judge = {"name": "openai", "model": "m"}
-    keys = {"hub_token": OFFERED, "push_to_hub_token": OFFERED, "token": OFFERED}
-    wrong = [
-        {**keys, "judges": {"main": {**judge, "api_key": OFFERED}}},
-        {"judges": {"main": {**judge, "base_url": user}}},
-        {"judges": {"main": {**judge, "base_url": query}}},
-    ]
-    for number, change in enumerate(wrong):
-        config = tmp_path / f"run{number}.yaml"
-        config.write_text(json.dumps({**base, **change}))
-        assert main(["--config", str(config)]) == 2, change
-        config.unlink()
-    plain = tmp_path / "plain.yaml"
-    plain.write_text(json.dumps(base))
-    options = ["--hub_token", OFFERED, f"--token={OFFERED}", "--judges.words.api_key", OFFERED]
-    assert main(["--config", str(plain), *options]) == 2
-    said = "".join(capfd.readouterr())
-    for name in ("hub_token", "push_to_hub_token", "base_url", "api_key"):
-        assert name in said
-    assert leaks(said) == []
-    assert hits(tmp_path)[1] == []
-
-
 JUDGE_FIELDS = {"name": "openai", "model": "m"}
 MISPLACED = {
     "judges.main.api_key_env": {"judges": {"main": {**JUDGE_FIELDS, "api_key_env": OFFERED}}},
-    "judges.hex.api_key_env": {"judges": {"hex": {"api_key_env": f"a{OFFERED_HEX}"}}},
     "judges.number.api_key_env": {"judges": {"number": {"api_key_env": int(OFFERED_DIGITS)}}},
-    "judges.main.extra_body.auth": {"judges": {"main": {"extra_body": {"auth": OFFERED}}}},
-    "judges.main.extra_body.auth.value": {
-        "judges": {"main": {"extra_body": {"auth": {"value": OFFERED}}}}
-    },
     "judges.main.extra_body.headers.0.X-Api-Key": {
         "judges": {"main": {"extra_body": {"headers": [{"X-Api-Key": OFFERED}]}}}
     },
-    "model_init_kwargs.token": {"model_init_kwargs": {"token": OFFERED}},
     "dataset.clientSecret": {"dataset": {"clientSecret": OFFERED}},
     "rewards.0.options.password": {"rewards": [{"options": {"password": int(OFFERED_DIGITS)}}]},
-    "credentials.0": {"credentials": [OFFERED]},
 }
 
 
@@ -254,20 +214,11 @@ def test_what_is_only_named_like_a_secret_is_taken():
     assert file.spec(allowed_settings={})[1] == []
 
 
-def test_a_variable_in_small_letters_is_a_name_where_it_is_set(monkeypatch):
-    with pytest.raises(JudgeError, match="api_key_env"):
-        OpenAIJudge("m", api_key_env="my_key")
-    monkeypatch.setenv("my_key", "x")
-    assert OpenAIJudge("m", api_key_env="my_key").api_key_env == "my_key"
-
-
 @pytest.mark.parametrize("made", [OpenAIJudge, OpenAIText])
 @pytest.mark.parametrize(
     "fields",
     [
-        {"api_key_env": OFFERED},
         {"api_key_env": f"a{OFFERED_HEX}"},
-        {"extra_body": {"auth": OFFERED}},
         {"extra_body": {"a": [{"token": OFFERED}]}},
     ],
 )
@@ -316,34 +267,3 @@ def test_every_form_of_a_secret_is_scrubbed_and_found(secrets, name):
         assert leaks(redact_secrets(f"a {text} b")) == [], text
         assert leaks(json.dumps(redact_secrets({"x": [text]}))) == [], text
     assert find_secrets(f"x={quote(CANARIES[name])}".encode())
-
-
-def test_a_judges_reply_that_quotes_the_key_is_kept_without_it(secrets, tmp_path):
-    import asyncio
-
-    from hf_rlhf.contracts import Question
-
-    key = CANARIES["MY_JUDGE_KEY"]
-    reply = Reply(json.dumps({"reason": f"your key is {key}", "score": 2}))
-    with ScriptedServer(always=reply, key=key) as server:
-        judge = OpenAIJudge("scripted", server.base_url, "MY_JUDGE_KEY")
-        verdict = asyncio.run(judge.judge([Question("quality", "a", "b")]))[0]
-    assert verdict.score == 1.0
-    assert leaks(verdict.reason) == []
-    assert hits(tmp_path)[1] == []
-
-
-def test_the_search_finds_what_is_hidden(tmp_path):
-    """Or the figures above would mean nothing."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    secret = CANARIES["HF_TOKEN"]
-    with zipfile.ZipFile(tmp_path / "a.bin", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("data.pkl", secret * 3)
-    table = pa.table({"text": [secret, "x" * 1000]})
-    pyarrow.parquet.write_table(table, tmp_path / "b.parquet", compression="zstd")
-    (tmp_path / "c").write_text(quote(CANARIES["MY_JUDGE_KEY"], safe=""))
-    (tmp_path / "d").write_bytes(base64.b64encode(CANARIES["DB_PASSWORD"].encode()))
-    found = hits(tmp_path)[1]
-    assert len({Path(where.partition(" ")[0]).parts[len(tmp_path.parts)] for where in found}) == 4

@@ -91,9 +91,6 @@ class Access:
             "type": "user",
             "id": self.user,
             "name": self.user,
-            "fullname": self.user,
-            "email": None,
-            "isPro": False,
             "orgs": orgs,
             "auth": {
                 "type": "access_token",

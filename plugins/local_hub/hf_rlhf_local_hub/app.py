@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from starlette.applications import Starlette
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,21 +13,7 @@ from hf_rlhf_local_hub import file_api, repo_api, xet_api
 from hf_rlhf_local_hub.faults import FaultMiddleware, Faults
 from hf_rlhf_local_hub.http import Answer, refused
 from hf_rlhf_local_hub.hub import Hub
-from hf_rlhf_local_hub.names import KINDS
 from hf_rlhf_local_hub.refusals import Refused
-
-
-class _KindConvertor(Convertor[str]):
-    regex = "|".join(KINDS)
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
-
-
-register_url_convertor("kind", _KindConvertor())
 
 
 def build(hub: Hub, faults: Faults, drop: Callable[[Scope], None], hosts: list[str]) -> ASGIApp:

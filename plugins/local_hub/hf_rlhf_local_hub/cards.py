@@ -27,34 +27,18 @@ def read_metadata(text: str) -> dict[str, Any] | None:
     return data or {}
 
 
-def validate(text: str) -> tuple[list[str], list[str]]:
-    """Return the Hub's errors and warnings for a README."""
+def validate(text: str) -> list[str]:
+    """Return the Hub's errors for a README."""
     try:
-        data = read_metadata(text)
+        return _errors(read_metadata(text) or {})
     except ValueError as error:
-        return [str(error)], []
-    if not data:
-        return [], ["empty or missing yaml metadata in repo card"]
-    return _errors(data), []
+        return [str(error)]
 
 
 def refuse_bad_metadata(content: bytes) -> None:
     """Raise Refused (400) for a README that the Hub would refuse in a commit."""
-    if errors := validate(content.decode("utf-8", "replace"))[0]:
+    if errors := validate(content.decode("utf-8", "replace")):
         raise Refused(400, "Invalid metadata in README.md.\n" + "\n".join(f"- {e}" for e in errors))
-
-
-def derived_tags(kind: str, data: Mapping[str, Any]) -> list[str]:
-    """Return the tags that the Hub derives from metadata, for its filters."""
-    prefixes = {"license": "license", "base_model": "base_model", "datasets": "dataset"}
-    if kind == "datasets":
-        prefixes |= {"task_categories": "task_categories", "language": "language"}
-    tags = [data.get("library_name"), data.get("pipeline_tag"), *listed(data.get("tags"))]
-    if kind != "datasets":
-        tags += listed(data.get("language"))
-    for key, prefix in prefixes.items():
-        tags += [f"{prefix}:{value}" for value in listed(data.get(key))]
-    return list(dict.fromkeys(tag for tag in tags if isinstance(tag, str)))
 
 
 def _errors(data: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.storage import atomic_write_text
@@ -77,8 +76,6 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--read_only_token_file", type=Path, metavar="FILE", help="holds a token that may only read"
     )
-    for name in ("--token", "--read_only_token"):
-        serve.add_argument(name, action=_RefusedToken, help=argparse.SUPPRESS)
     serve.add_argument(
         "--allow_remote",
         action="store_true",
@@ -91,18 +88,6 @@ def _parser() -> argparse.ArgumentParser:
         help="write the environment here when ready, for a script to wait for and to source",
     )
     return parser
-
-
-class _RefusedToken(argparse.Action):
-    """Refuse an option that would show its value to everybody on this machine."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Explain the alternative, without repeating the value."""
-        name = self.option_strings[0]
-        parser.error(
-            f"{name} would show the token to every user of this machine (ps). Write it to a file "
-            f"that only you can read, and say {name}_file FILE."
-        )
 
 
 def _token(file: Path) -> str:
@@ -123,12 +108,9 @@ def _announce(url: str, options: argparse.Namespace, environment: Mapping[str, s
     print(f"A Hub in {options.folder} at {url}. You are {user!r}: push to {user}/NAME.")
     print("In the shell where you train, push or pull:\n", flush=True)
     # Not a user's own token, because terminals are recorded.
-    masked = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
-    print("\n".join(f"  {line}" for line in masked) + "\n\nCtrl-C stops it.", flush=True)
+    own = "" if environment["HF_TOKEN"] == _ANY_TOKEN else shlex.quote(environment["HF_TOKEN"])
+    shown = "\n".join(f"  {line}" for line in lines)
+    print(shown.replace(own, "<your token>") if own else shown, "\n\nCtrl-C stops it.", flush=True)
     if options.env_file is not None:
         # The file contains the token.
         atomic_write_text(options.env_file, "\n".join(lines) + "\n", mode=0o600)
-
-
-def _masked(line: str) -> str:
-    return "export HF_TOKEN=<your token>" if line.startswith("export HF_TOKEN=") else line

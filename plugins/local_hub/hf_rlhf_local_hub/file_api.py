@@ -1,6 +1,5 @@
 """Contents: downloads, LFS uploads, commits."""
 
-import re
 from typing import Any
 
 from starlette.responses import FileResponse, Response
@@ -22,21 +21,20 @@ from hf_rlhf_local_hub.store import Entry
 
 _UPLOAD_SECONDS = 24 * 3600
 _LFS = "/{namespace}/{name}.git/info/lfs/objects/batch"
-_PLAIN_TEXT = re.compile(r"\.(json|md|txt|ya?ml)$")
 
 
 def routes(hub: Hub) -> list[Route]:
     """Return the routes of this module."""
     table: list[tuple[str, str, Handler, Guard | None]]
-    table = [("POST", prefix + _LFS, lfs_batch, None) for prefix in ("/{kind:kind}", "")]
+    table = [("POST", prefix + _LFS, lfs_batch, None) for prefix in ("/{kind}", "")]
     table += [
         ("POST", "/lfs/verify", lfs_verify, None),
         ("PUT", "/lfs/{digest}", lfs_upload, _may_upload),
-        ("POST", "/api/{kind:kind}/{namespace}/{name}/commit/{revision}", commit, _may_commit),
+        ("POST", "/api/{kind}/{namespace}/{name}/commit/{revision}", commit, _may_commit),
     ]
     table += [
         ("GET", prefix + "/resolve/{revision}/{path:path}", resolve, None)
-        for prefix in ("/{kind:kind}/{namespace}/{name}", "/{namespace}/{name}", "/{name}")
+        for prefix in ("/{kind}/{namespace}/{name}", "/{namespace}/{name}", "/{name}")
     ]
     return [
         Route(path, endpoint(hub, handler, guard), methods=[method])
@@ -60,9 +58,8 @@ def resolve(call: Call) -> Response:
     headers = {"X-Repo-Commit": commit.oid, "ETag": etag, "Accept-Ranges": "bytes"}
     if entry.lfs:
         headers |= {"X-Linked-Etag": etag, "X-Linked-Size": str(entry.size)}
-    text = "text/plain; charset=utf-8" if _PLAIN_TEXT.search(path) else "application/octet-stream"
     content = call.hub.store.blobs.path(entry.sha256)
-    return FileResponse(content, headers=headers, media_type=text)
+    return FileResponse(content, headers=headers, media_type="application/octet-stream")
 
 
 def _find_large(hub: Hub, digest: str, size: int | None) -> Entry | None:

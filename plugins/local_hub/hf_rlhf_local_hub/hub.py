@@ -69,10 +69,7 @@ def open_hub(root: Path, access: Access) -> Iterator[Hub]:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             opened.enter_context(FileLock(root / "lock", timeout=0))
             identity = _identity(root)
-            # Contents of private repositories, and the signing key of every ticket.
-            for path, mode in ((root, 0o700), (root / "hub.json", 0o600)):
-                if path.stat().st_mode & 0o077:
-                    path.chmod(mode)
+            root.chmod(0o700)  # contents of private repositories, and the key of every ticket
             hub = Hub(root, access, identity)
         except Timeout:
             raise RunFolderError(

@@ -1,19 +1,20 @@
 """Repositories, commits and files as JSON of the Hub's API."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+from hf_rlhf.cards import listed
 from hf_rlhf_local_hub import cards
 from hf_rlhf_local_hub.blobs import Blobs
 from hf_rlhf_local_hub.commits import LARGEST_REGULAR_FILE
-from hf_rlhf_local_hub.store import MAIN, Commit, Entry, Repository, lfs_pointer
+from hf_rlhf_local_hub.store import Commit, Entry, Repository, lfs_pointer
 
 
 def repository_info(
     repository: Repository, commit: Commit, blobs: Blobs, *, sizes: bool = False
 ) -> dict[str, Any]:
-    """Return the answer for `model_info`, `dataset_info` and `space_info`.
+    """Return the answer for `model_info` and `dataset_info`.
 
     Args:
         repository: the repository.
@@ -32,44 +33,17 @@ def repository_info(
         "lastModified": commit.date,
         "private": settings.private,
         "gated": settings.gated,
-        "disabled": False,
-        "downloads": 0,
-        "likes": 0,
-        "tags": cards.derived_tags(repository.kind, card),
+        "tags": listed(card.get("tags")),
         "cardData": card,
         "siblings": [
             {"rfilename": path} | (_blob(entry) if sizes else {})
             for path, entry in sorted(commit.files.items())
         ],
-        "usedStorage": sum(entry.size for entry in commit.files.values()),
     }
     if repository.kind == "models":
         info |= {"modelId": repository.id, "spaces": []}
         info |= {key: card[key] for key in ("pipeline_tag", "library_name") if key in card}
-    if repository.kind == "spaces":
-        info["sdk"] = settings.sdk
     return info
-
-
-def listing(
-    repositories: Iterable[Repository], blobs: Blobs, query: Mapping[str, Any], filters: list[str]
-) -> list[dict[str, Any]]:
-    """Return the matching repositories by author, text and tags; sorted."""
-    matches = []
-    for repository in repositories:
-        author = query.get("author")
-        if author and repository.id.split("/")[0].lower() != author.lower():
-            continue
-        if query.get("search", "").lower() not in repository.id.lower():
-            continue
-        info = repository_info(repository, repository.resolve(MAIN), blobs)
-        wanted = [*filters, *(v for v in [query.get("pipeline_tag")] if v)]
-        if all(tag in info["tags"] for tag in wanted):
-            matches.append(info)
-    sort = query.get("sort", "lastModified")
-    matches.sort(key=lambda info: str(info.get(sort, "")), reverse=query.get("direction") != "1")
-    limit = query.get("limit", "")
-    return matches[: int(limit[:9])] if limit.isdecimal() else matches
 
 
 def commit_info(commit: Commit) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Literal, get_args
 
 from hf_rlhf_local_hub.refusals import Refused
 
-Kind = Literal["models", "datasets", "spaces"]
+Kind = Literal["models", "datasets"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
 # They would make `/datasets/x/resolve/…` ambiguous.
-_RESERVED = frozenset({*KINDS, "api", "xet", "lfs", "buckets", "kernels"})
+_RESERVED = frozenset({*KINDS, "spaces", "api", "xet", "lfs", "buckets", "kernels"})
 _REF_FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$|\.lock$|/\.")
 _PATH_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 _OID = re.compile(r"[0-9a-f]{40}")

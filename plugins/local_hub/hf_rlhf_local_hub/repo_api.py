@@ -14,7 +14,7 @@ from hf_rlhf_local_hub.names import KINDS, Kind, check_kind, check_path, check_r
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
 from hf_rlhf_local_hub.store import MAIN, Entry, Settings, git_oid
 
-_REPO = "/api/{kind:kind}/{namespace}/{name}"
+_REPO = "/api/{kind}/{namespace}/{name}"
 
 
 def routes(hub: Hub) -> list[Route]:
@@ -24,11 +24,11 @@ def routes(hub: Hub) -> list[Route]:
         ("POST", "/api/validate-yaml", validate_yaml),
         ("POST", "/api/repos/create", create_repo),
         ("DELETE", "/api/repos/delete", delete_repo),
-        ("GET", "/api/{kind:kind}", list_repos),
+        ("GET", "/api/{kind}", list_repos),
         # A repository without a namespace: never present, but the answer should be a refusal.
-        ("GET", "/api/{kind:kind}/{name}", repo_info),
-        ("GET", "/api/{kind:kind}/{name}/revision/{revision}", repo_info),
-        ("GET", "/api/{kind:kind}/{name}/tree/{revision}", repo_info),
+        ("GET", "/api/{kind}/{name}", repo_info),
+        ("GET", "/api/{kind}/{name}/revision/{revision}", repo_info),
+        ("GET", "/api/{kind}/{name}/tree/{revision}", repo_info),
         ("GET", _REPO, repo_info),
         ("GET", _REPO + "/revision/{revision}", repo_info),
         ("PUT", _REPO + "/settings", change_settings),
@@ -36,7 +36,6 @@ def routes(hub: Hub) -> list[Route]:
         ("POST", _REPO + "/branch/{branch}", create_branch),
         ("DELETE", _REPO + "/branch/{branch}", delete_branch),
         ("POST", _REPO + "/tag/{revision}", create_tag),
-        ("DELETE", _REPO + "/tag/{revision}", delete_tag),
         ("GET", _REPO + "/commits/{revision}", list_commits),
         ("GET", _REPO + "/tree/{revision}", list_tree),
         ("GET", _REPO + "/tree/{revision}/{path:path}", list_tree),
@@ -53,12 +52,8 @@ def whoami(call: Call) -> Response:
 
 def validate_yaml(call: Call) -> Response:
     """Check a README's metadata."""
-    errors, warnings = cards.validate(call.text("content"))
-    answer = {
-        "errors": [{"message": text} for text in errors],
-        "warnings": [{"message": text} for text in warnings],
-    }
-    return Answer(answer, 400 if errors else 200)
+    errors = [{"message": text} for text in cards.validate(call.text("content"))]
+    return Answer({"errors": errors, "warnings": []}, 400 if errors else 200)
 
 
 def create_repo(call: Call) -> Response:
@@ -66,7 +61,7 @@ def create_repo(call: Call) -> Response:
     kind, repo_id = _repo_of(call)
     call.caller.need_write(repo_id.split("/")[0])
     private = call.text("visibility") == "private" or call.body.get("private") is True
-    settings = Settings(private=private, sdk=call.text("sdk") or None)
+    settings = Settings(private=private)
     digest = call.hub.store.blobs.put(info.GIT_ATTRIBUTES)
     size = len(info.GIT_ATTRIBUTES)
     first = {".gitattributes": Entry(git_oid(info.GIT_ATTRIBUTES), size, digest)}
@@ -91,18 +86,18 @@ def delete_repo(call: Call) -> Response:
 
 
 def list_repos(call: Call) -> Response:
-    """Search the repositories of a kind that the caller may see."""
+    """List the repositories of a kind that the caller may see, of all or one author."""
     visible = []
     for repository in call.hub.store.all(call.kind):
         try:
             call.caller.need_read(repository.id, private=repository.settings.private)
         except Refused:
             continue
-        visible.append(repository)
-    filters = [
-        tag for text in call.query.getlist("filter") for tag in text.split(",") if tag.strip()
-    ]
-    return Answer(info.listing(visible, call.hub.store.blobs, dict(call.query), filters))
+        author = call.query.get("author", "").lower()
+        if author in ("", repository.id.split("/")[0].lower()):
+            visible.append(repository)
+    blobs = call.hub.store.blobs
+    return Answer([info.repository_info(each, each.resolve(MAIN), blobs) for each in visible])
 
 
 def repo_info(call: Call) -> Response:
@@ -162,12 +157,6 @@ def create_tag(call: Call) -> Response:
     return Response()
 
 
-def delete_tag(call: Call) -> Response:
-    """Delete a tag."""
-    call.writable().delete_ref("tags", call.params["revision"])
-    return Response()
-
-
 def list_commits(call: Call) -> Response:
     """List a revision's commits, newest first."""
     history = call.readable().history(call.params["revision"])
@@ -223,6 +212,6 @@ def _repo_of(call: Call) -> tuple[Kind, str]:
     """Return the kind and id of the repository in the body of a request."""
     kind = (call.text("type") or "model") + "s"
     if kind not in KINDS:
-        raise Refused(400, f"type: {kind.removesuffix('s')!r} is not model, dataset or space")
+        raise Refused(400, f"type: {kind.removesuffix('s')!r} is not model or dataset")
     namespace = call.text("organization") or call.hub.access.user
     return check_kind(kind), check_repo_id(f"{namespace}/{call.text('name')}")

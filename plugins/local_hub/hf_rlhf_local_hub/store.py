@@ -61,7 +61,6 @@ class Settings:
 
     private: bool = False
     gated: str | bool = False
-    sdk: str | None = None
     created: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
 

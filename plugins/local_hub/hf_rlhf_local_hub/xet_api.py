@@ -14,7 +14,7 @@ from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.refusals import Refused
 
 _TICKET_SECONDS = 3600
-_REPO = "/api/{kind:kind}/{namespace}/{name}"
+_REPO = "/api/{kind}/{namespace}/{name}"
 
 
 def routes(hub: Hub) -> list[Route]:

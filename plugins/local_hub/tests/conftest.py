@@ -29,11 +29,7 @@ def hub(_server: RunningHub) -> Iterator[RunningHub]:
     yield _server
     _server.faults.clear()
     api = HfApi(endpoint=_server.url, token="writer")
-    for kind, found in (
-        ("model", api.list_models()),
-        ("dataset", api.list_datasets()),
-        ("space", api.list_spaces()),
-    ):
+    for kind, found in (("model", api.list_models()), ("dataset", api.list_datasets())):
         for info in list(found):
             api.delete_repo(info.id, repo_type=kind)
     _server.faults.clear()

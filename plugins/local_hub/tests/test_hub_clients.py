@@ -23,7 +23,7 @@ from hf_rlhf_local_hub import RunningHub, serve
 @pytest.fixture
 def big() -> bytes:
     """Content that no hub has seen yet."""
-    return os.urandom(3_000_000)
+    return os.urandom(300_000)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, big: bytes) -> Path:
     (made / "empty.txt").write_bytes(b"")
     (made / "model.safetensors").write_bytes(big)
     # Shares most of its chunks with the file above.
-    (made / "sub folder" / "ünï+#?.bin").write_bytes(big[:2_000_000] + os.urandom(50_000))
+    (made / "sub folder" / "ünï+#?.bin").write_bytes(big[:200_000] + os.urandom(50_000))
     return made
 
 
@@ -44,7 +44,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.startswith((".git", ".cache"))}
 
 
-@pytest.mark.parametrize("repo_type", ["model", "dataset", "space"])
+@pytest.mark.parametrize("repo_type", ["model", "dataset"])
 def test_a_folder_comes_back_byte_for_byte(
     hub: RunningHub,
     api: HfApi,
@@ -54,8 +54,7 @@ def test_a_folder_comes_back_byte_for_byte(
     repo_type: str,
     big: bytes,
 ) -> None:
-    sdk = {"space_sdk": "static"} if repo_type == "space" else {}
-    api.create_repo("demo/thing", repo_type=repo_type, **sdk)
+    api.create_repo("demo/thing", repo_type=repo_type)
     api.upload_folder(repo_id="demo/thing", repo_type=repo_type, folder_path=folder)
     pulled = snapshot_download(
         "demo/thing", repo_type=repo_type, endpoint=hub.url, local_dir=tmp_path / "pulled"
@@ -82,17 +81,15 @@ def test_each_way_in_which_xet_packs(hub: RunningHub, api: HfApi, kind: str) -> 
     assert Path(hf_hub_download("demo/m", "w.bin", endpoint=hub.url)).read_bytes() == content
 
 
-def test_parts_of_large_files(hub: RunningHub, api: HfApi, transport: str, big: bytes) -> None:
+def test_parts_of_large_files(hub: RunningHub, api: HfApi, big: bytes) -> None:
     api.create_repo("demo/m")
     api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=big)
     url = f"{hub.url}/demo/m/resolve/main/w.bin"
     last = len(big) - 1
     cases = {
         "bytes=0-0": big[:1],
-        "bytes=70000-1999999": big[70000:2000000],
         f"bytes={last}-": big[-1:],
-        "bytes=2999000-9999999": big[2999000:],
-        "bytes=-1000": big[-1000:],
+        "bytes=-100": big[-100:],
     }
     for header, expected in cases.items():
         answer = httpx.get(url, headers={"Range": header})
@@ -106,7 +103,7 @@ def test_parts_of_large_files(hub: RunningHub, api: HfApi, transport: str, big: 
 
 
 def test_revisions_stay_what_they_were(
-    hub: RunningHub, api: HfApi, transport: str, tmp_path: Path, big: bytes
+    hub: RunningHub, api: HfApi, tmp_path: Path, big: bytes
 ) -> None:
     api.create_repo("demo/m")
     first = api.upload_file(

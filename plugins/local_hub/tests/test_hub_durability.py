@@ -9,9 +9,6 @@ from huggingface_hub import HfApi
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf_local_hub import serve
 
-# For n = 1, 2, ...: a process that dies by SIGKILL at its n-th rename or fsync while it commits;
-# until one comes to its end. Prints how each fared.
-
 
 def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
     big = os.urandom(300_000)

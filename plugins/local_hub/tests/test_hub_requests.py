@@ -53,22 +53,8 @@ RAW = st.binary(max_size=20) | st.sampled_from(
     [b"[" * 3000, b'{"a":' * 3000, b"\xff\xfe", b"{}" * 2, b"1" * 10_000, b"name=x&type=\xff"]
 )
 PIECES = st.sampled_from(
-    [
-        "main",
-        "demo",
-        "m",
-        "models",
-        "a",
-        "..",
-        "%2F",
-        "%00",
-        "%ff",
-        "0" * 40,
-        "0" * 64,
-        "a" * 7,
-        "é",
-    ]
-    + ["x" * 300, ".git", "%F0%9F%98%80", "*", "[", "?", "%ED%A0%80", "a%0Ab", "config.json"]
+    ["main", "demo", "m", "a", "..", "%2F", "%00", "%ff", "0" * 40, "0" * 64, "a" * 7, "é"]
+    + ["x" * 300, ".git", "*", "[", "?", "%ED%A0%80", "a%0Ab", "config.json"]
 )
 REPO = "/api/models/demo/m"
 ROUTES = (
@@ -76,7 +62,7 @@ ROUTES = (
     ("DELETE", "/api/repos/delete"), ("GET", "/api/models"), ("GET", "/api/models/{}"),
     ("GET", "/api/models/{}/{}"), ("GET", REPO + "/revision/{}"), ("PUT", REPO + "/settings"),
     ("GET", REPO + "/refs"), ("POST", REPO + "/branch/{}"), ("DELETE", REPO + "/branch/{}"),
-    ("POST", REPO + "/tag/{}"), ("DELETE", REPO + "/tag/{}"), ("GET", REPO + "/commits/{}"),
+    ("POST", REPO + "/tag/{}"), ("GET", REPO + "/commits/{}"),
     ("GET", REPO + "/tree/{}"), ("GET", REPO + "/tree/main/{}"),
     ("POST", REPO + "/paths-info/main"), ("POST", REPO + "/preupload/main"),
     ("POST", REPO + "/commit/main"),
@@ -99,7 +85,6 @@ HEADERS = st.fixed_dictionaries({}, optional={
         + ["bytes=9999999-", "bytes=-0", f"bytes=0-{'9' * 5000}", f"bytes={'9' * 5000}-"]
     ),
     "Content-Type": st.sampled_from(["application/x-www-form-urlencoded", "text/html", ""]),
-    "Content-Length": st.just("0"),
     "Authorization": st.sampled_from(["", "Bearer", "Basic eA==", "Bearer é", "Bearer x"]),
     "If-Range": st.sampled_from(["x", "Wed, 21 Oct 2015"]),
 })  # fmt: skip
@@ -135,31 +120,16 @@ BATCH = "/demo/m.git/info/lfs/objects/batch"
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        repository(name=None), repository(name=5), repository(name=["x"]), repository(),
-        repository(name="x", type=5), repository(name="x", organization=["demo"]),
-        repository(name="x", sdk={"a": 1}), repository(name="x", visibility=5),
-        ("POST", "/api/repos/create", b'{"name": "x", "sdk": NaN}'),
+        repository(name=["x"]), repository(),
         ("POST", "/api/repos/create", DEEP),
-        ("POST", "/api/repos/create", b"5" * 5000),
-        ("DELETE", "/api/repos/delete", {"name": None}),
-        ("PUT", REPO + "/settings", {"gated": 0}), ("PUT", REPO + "/settings", {"gated": [1]}),
+        ("PUT", REPO + "/settings", {"gated": [1]}),
         ("POST", REPO + "/branch/b", {"startingPoint": 5}),
-        ("POST", REPO + "/tag/main", {"tag": 5}),
         ("POST", REPO + "/paths-info/main", {"paths": None}),
-        ("POST", REPO + "/preupload/main", {"files": None}),
-        ("POST", REPO + "/preupload/main", {"files": [5]}),
         ("POST", REPO + "/preupload/main", b'{"files": [{"path": "a", "size": Infinity}]}'),
-        ("POST", REPO + "/preupload/main", b'{"files": [{"path": "a", "size": 1e999}]}'),
-        ("POST", BATCH, {"objects": None}), ("POST", BATCH, {"objects": [5]}),
         ("POST", BATCH, {"objects": [{"oid": "0" * 64, "size": "x"}]}),
-        ("POST", BATCH, {"objects": [{"oid": "0" * 64}]}),
         ("POST", "/lfs/verify", {"oid": "0" * 64, "size": {}}),
-        ("POST", REPO + "/commit/main", DEEP),
         ("POST", REPO + "/commit/main", b'{"key": "header", "value": {"summary": NaN}}'),
-        ("POST", REPO + "/commit/main", {"key": "header", "value": {"summary": "s",
-                                                                    "parentCommit": 5}}),
-        card("license: {a: b}"), card("base_model: [[a]]"),
-        card("- a"), card("[" * 3000), card("a: &a [*a]"), card("? [a]\n: b"),
+        card("license: {a: b}"), card("a: &a [*a]"),
     ],
 )  # fmt: skip
 def test_a_malformed_request_is_refused(
@@ -178,7 +148,7 @@ def test_who_sends_much_without_a_right_sees_the_refusal(parts: dict[str, Any]) 
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
 def test_no_request_ends_in_an_error_of_the_server(parts: dict[str, Any], data: Any) -> None:
@@ -189,7 +159,6 @@ def test_no_request_ends_in_an_error_of_the_server(parts: dict[str, Any], data: 
     if "/xet/" in path and data.draw(st.booleans()):
         headers["Authorization"] = f"Bearer {parts['ticket']}"
     body = data.draw(LINES | RAW if "/commit/" in path else BODIES | RAW)
-    headers.pop("Content-Length", None)
     raw = {name: value.encode("utf-8") for name, value in headers.items()}
     if method == "DELETE" and path == "/api/repos/delete" and b"demo" in body:
         return

@@ -64,7 +64,7 @@ def test_a_damaged_xorb_is_forgotten(
     assert store.xorbs.has(NAME) == (said != "damaged")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(HEADER.__add__)))
 def test_no_bytes_surprise_the_reader(store: xet.XetStore, content: bytes) -> None:
     with contextlib.suppress(Refused):
