@@ -47,38 +47,26 @@ def write_card(record: RunRecord, folder: Path) -> None:
 
 
 def place_card(folder: Path, card: str) -> None:
-    """Write a card into a run folder; a manually edited card is moved beside it.
-
-    Folders of older versions have no digests: their card may be edited and is also moved.
-    """
+    """Write a card into a run folder; a manually edited card is moved beside it."""
     path, content = folder / "README.md", card.encode("utf-8")
     if path.exists() and path.read_bytes() == content:
         return
-    if path.exists() and _digest(path) not in _card_digests(folder):
+    if card_is_edited(folder):
         names = (f"{EDITED_CARD}{n}.md" for n in ("", *(f"-{i}" for i in range(2, 1000))))
         kept = next(folder / name for name in names if not (folder / name).exists())
         path.rename(kept)
-        print(f"note: {path} may have been edited; it is kept as {kept.name}", file=sys.stderr)
+        print(f"note: {path} was edited; it is kept as {kept.name}", file=sys.stderr)
     atomic_write_bytes(path, content)
     atomic_write_text(folder / CARD_DIGEST, hashlib.sha256(content).hexdigest() + "\n")
 
 
 def card_is_edited(folder: Path) -> bool:
-    """Return whether the card in a run folder was certainly edited.
-
-    This is unknown for folders of older versions.
-    """
-    known, path = _card_digests(folder), folder / "README.md"
-    return bool(known) and path.exists() and _digest(path) not in known
-
-
-def _card_digests(folder: Path) -> list[str]:
-    path = folder / CARD_DIGEST
-    return path.read_text(encoding="utf-8").split() if path.exists() else []
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """Return whether a run folder has a card with other content than was written."""
+    path, digest = folder / "README.md", folder / CARD_DIGEST
+    if not path.exists():
+        return False
+    known = digest.read_text(encoding="utf-8").strip() if digest.exists() else ""
+    return hashlib.sha256(path.read_bytes()).hexdigest() != known
 
 
 def refresh_card(folder: Path) -> None:

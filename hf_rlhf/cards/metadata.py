@@ -19,11 +19,6 @@ COLLECTION = "collection"
 HUB = "https://huggingface.co"
 _LICENSE_NAME = re.compile(r"[a-z0-9.-]+")
 _LICENSE_LINK = re.compile(r"LICENSE|LICENSE\.md|https?://\S+")
-_TASK_OF_CLASS = {
-    "ForCausalLM": "text-generation",
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-}
 
 
 def card_folder() -> Path:
@@ -49,16 +44,12 @@ def metadata(record: RunRecord, *, adapter: bool, hub: str = HUB) -> dict[str, A
     hub = hub.rstrip("/")
     model, author = record.model, record.author
     base = hub_base(record)
-    by_class = (
-        task for end, task in _TASK_OF_CLASS.items() if (model.class_name or "").endswith(end)
-    )
-    task = model.task or next(by_class, None)
     data = {
         **license_of(record, hub=hub),
         "language": author.language,
         "base_model": base,
         "base_model_relation": ("adapter" if adapter else "finetune") if base else None,
-        "pipeline_tag": task,
+        "pipeline_tag": model.task,
         "library_name": "peft" if adapter else "transformers",
         "datasets": hub_datasets(record),
         "tags": _tags(record),

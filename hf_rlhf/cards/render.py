@@ -135,7 +135,7 @@ def render_card(
         "monitor": monitor_lines(record),
         "tables": [table for table in tables if not _shows_samples(table)],
         "sample_tables": [table for table in tables if _shows_samples(table)],
-        "auto_class": auto_class(record),
+        "auto_class": record.model.auto_class or "AutoModelForCausalLM",
         "notes": known_notes(record),
         "only_measured": not trained,
         "weighted": any(part.weight for part in record.reward.rewards),
@@ -300,13 +300,6 @@ def _local_base(record: RunRecord) -> str | None:
     path = record.published().get("base_was")
     texts = [settings_of(record).get("model_name_or_path"), *record.command]
     return path if path and any(path in str(text) for text in texts) else None
-
-
-def auto_class(record: RunRecord) -> str:
-    """Return the class that loads the trained model, in older records derived from the task."""
-    classifies = record.model.task == "text-classification"
-    by_task = "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
-    return record.model.auto_class or by_task
 
 
 def _title(record: RunRecord, kind: Kind, repo_id: str | None, step: int | None) -> str:
