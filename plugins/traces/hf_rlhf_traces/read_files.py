@@ -1,7 +1,6 @@
 """The input of a build, and the outcome of every row."""
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,9 +10,8 @@ from typing import IO, Any
 
 import msgspec
 
-from hf_rlhf.errors import DataError
+from hf_rlhf.errors import RunFolderError
 from hf_rlhf.steps import Recording
-from hf_rlhf.storage import atomic_file
 from hf_rlhf_traces.reading import Options, Rejected
 from hf_rlhf_traces.sources import files_of, hub_source
 from hf_rlhf_traces.store import REFUSED, REJECTS, Store
@@ -98,18 +96,16 @@ def write_reject(file: IO[bytes], row: Rejected) -> None:
 
 @contextmanager
 def rejects_file(out: Path) -> Iterator[IO[bytes]]:
-    """Open a file that replaces rejects.jsonl if the block ends without an error.
+    """Open a file that becomes rejects.jsonl if the block ends without an error.
 
-    The rejects of a failed build are written beside the last build's.
+    The rejects of a failed build stay beside the last build's.
     """
-    with atomic_file(out / REJECTS) as file:
-        try:
+    try:
+        with (out / REFUSED).open("wb") as file:
             yield file
-        except DataError:
-            file.flush()
-            shutil.copyfile(file.name, out / REFUSED)
-            raise
-    (out / REFUSED).unlink(missing_ok=True)
+        os.replace(out / REFUSED, out / REJECTS)
+    except OSError as error:
+        raise RunFolderError(f"{out / REJECTS} cannot be written: {error.strerror}.") from error
 
 
 def _absolute(file: str) -> str:
