@@ -16,10 +16,7 @@ from hf_rlhf.cli.chat_model import ChatModel
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import terminal_message, visible
 
-HELP = (
-    "/adapter NAME switches, /adapter lists, /clear forgets, /help, /exit; "
-    "<<< begins and >>> ends several lines"
-)
+HELP = "/adapter NAME switches, /adapter lists, /clear forgets, /help, /exit"
 
 
 def chat_command(
@@ -39,8 +36,8 @@ def chat_command(
 ) -> None:
     """Chat with a trained model.
 
-    /adapter NAME switches, /adapter lists, /clear forgets, /help, /exit; <<< begins and >>> ends
-    several lines. Lines may also come from a pipe.
+    /adapter NAME switches, /adapter lists, /clear forgets, /help, /exit. Lines may also come from
+    a pipe.
     """
     from transformers.utils import logging
 
@@ -90,7 +87,7 @@ class Chat:
 
     def run(self, lines: Iterable[str]) -> None:
         """Answer until the lines end, or `/exit`."""
-        for text in chat_turns(lines):
+        for text in map(str.strip, lines):
             if text in ("/exit", "/quit"):
                 break
             try:
@@ -131,24 +128,6 @@ class Chat:
         if completion.truncated:
             print(f"(cut at {len(completion.ids)} tokens)", file=sys.stderr, flush=True)
         self.talks[prompt] = [*turns, {"role": "assistant", "content": completion.text}]
-
-
-def chat_turns(lines: Iterable[str]) -> Iterator[str]:
-    """Yield each input: a line, or the lines between <<< and >>> or the end."""
-    block: list[str] | None = None
-    for line in lines:
-        text = line.strip()
-        if block is None and text == "<<<":
-            block = []
-        elif block is None:
-            yield text
-        elif text == ">>>":
-            yield "\n".join(block)
-            block = None
-        else:
-            block.append(line.rstrip("\n"))
-    if block:
-        yield "\n".join(block)
 
 
 def terminal_lines() -> Iterator[str]:

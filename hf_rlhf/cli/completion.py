@@ -4,12 +4,11 @@ Completing runs `hf-rlhf`, which imports the verb of the line, but neither a plu
 """
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from hf_rlhf.config import registry
-from hf_rlhf.errors import HfRlhfError
 
 
 def completion(
@@ -41,17 +40,6 @@ def components() -> set[str]:
     return {point.name for kind in registry.KINDS for point in registry.offered(kind)}
 
 
-def runs_of(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Yield the run files of the trainer in the same line."""
-    from hf_rlhf.config.run_files import run_files
-
-    plugin: Any = ctx.params.get("plugin")
-    try:
-        return [name for name in run_files(plugin) if name.startswith(incomplete)] if plugin else []
-    except HfRlhfError:
-        return []
-
-
 Plugin = Annotated[
     str | None,
     typer.Option(
@@ -62,11 +50,7 @@ Plugin = Annotated[
 ]
 RunName = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Another run file that the trainer's package ships.",
-        autocompletion=runs_of,
-    ),
+    typer.Option(metavar="NAME", help="Another run file that the trainer's package ships."),
 ]
 Machine = Annotated[
     str | None,

@@ -93,7 +93,7 @@ def _command(verb: str | None) -> Any:
     app.callback(help="The verbs of hf-rlhf; options of one: `hf-rlhf VERB --help`.")(_root)
     for name in [verb] if verb in BUILT_IN else BUILT_IN:
         module, _, function = BUILT_IN[name].partition(":")
-        settings = {"ignore_unknown_options": name in ("check", "init", "memory")}
+        settings = {"ignore_unknown_options": name in ("check", "memory")}
         app.command(name, context_settings=settings)(getattr(import_module(module), function))
     for name, point in _plugin_verbs(verb).items():
         text = registry.summary(point).rstrip(".")
@@ -135,11 +135,5 @@ def _unknown(verb: str) -> str:
     text, verbs = f"hf-rlhf has no verb {verb!r}", [*_plugin_verbs(verb)]
     if verb == "train":
         return f"{text}. {_TO_TRAIN}"
-    shared = [name for name in verbs if name.rpartition("/")[2] == verb]
-    if shared:
-        return f"{text}. Several packages offer it. Write {' or '.join(shared)}."
-    for kind in registry.KINDS:
-        if any(point.name == verb for point in registry.offered(kind)):
-            return f"{text}. It is one of the {kind}: `hf-rlhf describe {verb}`."
     hint = did_you_mean(verb, [*BUILT_IN, *verbs])
     return f"{text}{hint}. `hf-rlhf --help` lists all."

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import typer
 
-from hf_rlhf.cli.columns import list_line
 from hf_rlhf.cli.completion import of_names
 from hf_rlhf.errors import HfRlhfError
 
@@ -54,7 +53,7 @@ def copy_launch_config(
     configs = launch_configs()
     if name is None:
         for each, path in configs.items():
-            print(list_line(f"{each:17}", summary(path)))
+            print(f"{each:17} {summary(path)}")
         print("To copy one and see its command: hf-rlhf launch-configs NAME [FOLDER]")
         return
     if name not in configs:

@@ -45,6 +45,8 @@ def memory(
     subject, options = file_and_overrides(words)
     chosen = (plugin, run, subject, options, machine)
     with _runs(*chosen, table=table) as (runs, device):
+        from hf_rlhf.runs.measured_memory import correction
+
         if table:
             _print(_table(device, runs))
         for each in runs if not table else ():
@@ -52,7 +54,8 @@ def memory(
             if deep:
                 _print(_derivation(needs))
                 continue
-            plans = [_corrected(plan, needs, device) for plan in needs.plans(processes())]
+            found = correction(each.folder.parent, device)
+            plans = [plan.corrected(found) for plan in needs.plans(processes())]
             if picture:
                 _draw(plans, device, picture)
             _print(_report(needs, plans, device))
@@ -92,16 +95,7 @@ def _runs(
     count, device = parse_machine(machine) if machine else (1, None)
     names = [subject] if subject else [*known_models()]
     with planned(count, elsewhere=True):
-        yield [run_of_model(name, _settings(options)) for name in names], device
-
-
-def _settings(options: Sequence[str]) -> dict[str, str]:
-    """Return `--KEY VALUE` pairs by key."""
-    if len(options) % 2 or not all(key.startswith("--") for key in options[::2]):
-        raise HfRlhfError(
-            f"{' '.join(options)}: expected pairs of --KEY VALUE, such as --max_length 8192."
-        )
-    return {key.removeprefix("--"): value for key, value in zip(*[iter(options)] * 2, strict=True)}
+        yield [run_of_model(name, options) for name in names], device
 
 
 def _needs(run: "Run") -> "Needs":
@@ -117,12 +111,6 @@ def _needs(run: "Run") -> "Needs":
         ) from error
 
 
-def _corrected(plan: "Plan", needs: "Needs", device: "Device | None") -> "Plan":
-    from hf_rlhf.runs.measured_memory import correction
-
-    return plan.corrected(correction(needs.run.folder.parent, device))
-
-
 def _print(lines: Iterator[str]) -> None:
     for line in lines:
         print(line, flush=True)
@@ -131,18 +119,18 @@ def _print(lines: Iterator[str]) -> None:
 def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") -> Iterator[str]:
     from hf_rlhf.runs.memory_changes import MOST, changes, largest, least_devices
 
-    run, count = needs.run, processes()
+    run, count, found = needs.run, processes(), plans[0].correction
     yield f"{run.model.model_name_or_path}: {_described(needs)}"
     yield from _columns(plans, device)
-    if plans[0].correction is not None:
-        yield f"Corrected {plans[0].correction}."
+    if found is not None:
+        yield f"Corrected {found}."
     best = min(plans, key=lambda plan: plan.bytes)
     where = f"{best.strategy.name} over {count}" if count > 1 else "one GPU"
     if device is not None:
         room = device.memory_gb * 10**9
 
         def fits(plan: "Plan") -> bool:
-            return _corrected(plan, needs, device).verdict(room) == "fits"
+            return plan.corrected(found).verdict(room) == "fits"
 
         least = least_devices(needs.plans, fits)
         text = "none up to 1,024"
@@ -162,7 +150,7 @@ def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") ->
     every = changes(run, best.strategy, count, needs.of(best.strategy))
     saving = sorted(every, key=lambda change: change.plan.bytes)
     for change in saving:
-        saved = best.bytes - _corrected(change.plan, needs, device).bytes
+        saved = best.bytes - change.plan.corrected(found).bytes
         if saved > best.bytes / 100:
             yield f"  saves {human(saved):>9}  {change.what} ({change.cost})"
     yield _UNVERIFIED

@@ -12,7 +12,6 @@ import typer
 from packaging.utils import canonicalize_name
 
 from hf_rlhf import __version__
-from hf_rlhf.config import registry
 from hf_rlhf.config.registry import Kind
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.storage.files import atomic_dir
@@ -42,14 +41,6 @@ def new(
 ) -> None:
     """Create a plugin package with a component: a reward, or another --kind."""
     folder = new_package(name, kind=kind, out=out)
-    component = component_name(name, kind)
-    for point in registry.offered(KIND_OF[kind]):
-        if point.name == component:
-            print(
-                f"note: {registry.source(point)} has a {kind} {component!r} too: with both "
-                "installed, runs must write PACKAGE/NAME.",
-                file=sys.stderr,
-            )
     print(f"{folder}: {'an' if kind[0] in 'aeiou' else 'a'} {kind}. Next:")
     print(f"  cd {folder}\n  pip install -e '.[dev]' && pytest")
 
@@ -96,23 +87,20 @@ def core_range(version: str = __version__) -> str:
 
 def _values(name: str, kind: str) -> dict[str, Any]:
     """Return the values of the templates. Raises HfRlhfError for an unfit name."""
-    text = f"{name[:_LONGEST]!r} cannot be the name of a package"
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise HfRlhfError(
-            f"{text}. Expected ASCII letters, digits, - _ and ., a letter first and a letter or "
-            f"digit last, at most {_LONGEST} of them (no folders: they go to --out)."
+            f"{name[:_LONGEST]!r} cannot be the name of a package. Expected ASCII letters, digits, "
+            f"- _ and ., a letter first and a letter or digit last, at most {_LONGEST} of them (no "
+            "folders: they go to --out)."
         )
     package = canonicalize_name(name).replace("-", "_")
-    if keyword.iskeyword(package) or keyword.issoftkeyword(package):
-        raise HfRlhfError(f"{text}: {package!r} is a keyword of Python. Choose another.")
-    if package in _RESERVED_FOLDERS:
-        raise HfRlhfError(f"{text}: its folder {package!r} holds other things. Choose another.")
-    spec = find_spec(package)
+    spec = find_spec(package) if package.isidentifier() else None
     # Without an origin it is a folder that happens to be on the path, and hides nothing.
-    if package in sys.stdlib_module_names or (spec is not None and spec.origin is not None):
+    hides = package in sys.stdlib_module_names or (spec is not None and spec.origin is not None)
+    if hides or keyword.iskeyword(package) or package in _RESERVED_FOLDERS:
         raise HfRlhfError(
-            f"{text}: there is already a module {package!r}, which it would hide. Choose another "
-            f"name, such as my_{package}."
+            f"{name!r} cannot be the name of a package: {package!r} is a module, a keyword of "
+            f"Python, or one of its folders. Choose another, such as my_{package}."
         )
     component = component_name(name, kind)
     if kind == "command":

@@ -1,7 +1,7 @@
 """Models whose memory is planned by name, without a run file: SFT with common settings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from hf_rlhf.config import value_of
+from hf_rlhf.config import RunFile
 from hf_rlhf.config.settings import value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import HeldModel, StepShape, Trainer
@@ -46,10 +46,10 @@ class _Supervised(Trainer):
         return StepShape(tokens=training.max_length, head="fused", held=held)
 
 
-def run_of_model(name: str, options: Mapping[str, str]) -> Run:
+def run_of_model(name: str, options: Sequence[str] = ()) -> Run:
     """Return a run that trains a model on rows of `max_length` tokens, to plan its memory.
 
-    `name` is in `known_models`, a folder or a Hub id; `options` are run file settings.
+    `name` is in `known_models`, a folder or a Hub id; `options` are words `--KEY VALUE`.
 
     Raises HfRlhfError for an unknown model or setting, an encoder-decoder, and a configuration
     without sizes.
@@ -80,25 +80,21 @@ def run_of_model(name: str, options: Mapping[str, str]) -> Run:
     return run
 
 
-def _checked(options: Mapping[str, str], classes: Sequence[type]) -> dict[str, Any]:
+def _checked(options: Sequence[str], classes: Sequence[type]) -> dict[str, Any]:
     """Return the values of options, as a run file's are checked. Raises ConfigError."""
-    where, names = "--{}".format, {*setting_names(classes), *USUAL}
-    values, problems = {}, []
-    for key, text in options.items():
-        if key not in names:
-            what = f"is no setting that a model's memory depends on{did_you_mean(key, names)}."
-            fix = "A run file has all settings of its trainer: `hf-rlhf memory FILE`."
-            problems.append(Problem(where(key), what, fix))
-        try:
-            values[key] = value_of(text)
-        except ValueError as error:
-            problems.append(Problem(where(key), f"{text}: {error}"))
-    fitted, wrong = check_settings(values, classes, where=where)
+    file, names = RunFile.from_mapping({}).override(options), {*setting_names(classes), *USUAL}
+    given = {key: value for key, value in file.values.items() if key != "schema"}
+    problems = list(file.problems)
+    for key in given.keys() - names:
+        what = f"is no setting that a model's memory depends on{did_you_mean(key, names)}."
+        fix = "A run file has all settings of its trainer: `hf-rlhf memory FILE`."
+        problems.append(Problem(file.where_key(key), what, fix))
+    fitted, wrong = check_settings(given, classes, where=file.where_key)
     for cls, settings in zip(classes, fitted, strict=True):
-        wrong += value_problems(cls, settings, where)
+        wrong += value_problems(cls, settings, file.where_key)
     if problems + wrong:
         raise ConfigError([*problems, *wrong])
-    return values | {key: value for settings in fitted for key, value in settings.items()}
+    return given | {key: value for settings in fitted for key, value in settings.items()}
 
 
 def check_sizes(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config.registry import KINDS, offered, package
-from hf_rlhf.runs.sources import output, package_sources
+from hf_rlhf.runs.sources import package_sources
 from hf_rlhf.storage.record_schema import Environment
 
 PACKAGES = (
@@ -30,9 +31,9 @@ def environment() -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         packages=packages(),
-        cpu=_cpu(),
+        cpu=cpu_name(),
         cpu_count=os.cpu_count(),
-        gpu=_gpus(),
+        gpu=installed_gpus(),
         memory_gb=round(psutil.virtual_memory().total / 2**30, 1),
         sources=package_sources(),
     )
@@ -63,19 +64,16 @@ def packages() -> dict[str, str]:
     return versions
 
 
-def _cpu() -> str | None:
+def cpu_name() -> str | None:
+    """Return the name of the processor, if the system knows it."""
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return value.strip()
-    elif sys.platform == "darwin":
-        return output("sysctl", "-n", "machdep.cpu.brand_string") or None
-    return platform.processor() or platform.machine() or None
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
+    named = re.search(r"^model name\s*: *(.+)", text, re.M)
+    return named[1].strip() if named else platform.processor() or platform.machine() or None
 
 
-def _gpus() -> list[str]:
+def installed_gpus() -> list[str]:
+    """Return the name of each GPU."""
     import torch
 
     if torch.cuda.is_available():

@@ -13,6 +13,7 @@ from typing import Any
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import counted
 from hf_rlhf.runs.devices import Device
+from hf_rlhf.runs.machine import cpu_name, installed_gpus
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 
 LEAST = 2**28
@@ -50,16 +51,14 @@ def correction(folder: Path, device: Device | None = None) -> Correction | None:
 
     It uses runs on `device`, by default this kind of machine, among the newest 50.
     """
-    from hf_rlhf.runs.machine import environment
-
-    here = environment()
+    own_gpus, own_cpu = installed_gpus(), cpu_name()
     # Records have the vendor's name of a GPU, such as NVIDIA A100-SXM4-80GB.
-    name = device.name.split("-")[0] if device is not None else (*here.gpu, here.cpu)[0]
+    name = device.name.split("-")[0] if device is not None else (*own_gpus, own_cpu)[0]
     ratios = []
     for record in _records(folder):
         gpus, cpu = record.environment.gpu or [], record.environment.cpu
         if device is None:
-            same = gpus[:1] == here.gpu[:1] and (bool(gpus) or cpu == here.cpu)
+            same = gpus[:1] == own_gpus[:1] and (bool(gpus) or cpu == own_cpu)
         else:
             same = any(name in gpu.replace("-", " ").split() for gpu in gpus)
         if same and (ratio := _ratio(record)):

@@ -1,5 +1,7 @@
 """Changes that save memory, and the largest batch and length that fit."""
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,8 @@ from hf_rlhf.runs.sharded_memory import Plan, Strategy, parts_on_device
 Fits = Callable[[Plan], bool]
 MOST = 2**18
 """Tokens of the largest pass that is tried: the count of TRL's head loops over its tiles."""
+_STEP = 1.1
+"""Ratio of neighbours among the sizes that are tried."""
 
 
 @dataclass(frozen=True)
@@ -92,25 +96,12 @@ def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: i
     if name == "tokens":
         most = min(most, positions(run) or most)
 
-    def count(size: int) -> int:
-        return plan_of(run, strategy, devices, **fixed, **{name: size}).bytes
-
-    first = max(most // 64, 1)
-    sizes = {size: count(size) for size in (first, 4 * first) if size <= most}
-    for _ in range(8):
-        low = max((size for size, need in sizes.items() if need <= limit), default=0)
-        high = min((size for size, need in sizes.items() if need > limit), default=most + 1)
-        if low == most or high - low == 1 or (low and sizes[low] > 0.95 * limit):
-            break
-        guess = high / 4
-        if low:
-            # Bytes are nearly linear in size: take the line through two sizes around the limit.
-            a, b = (low, high) if high <= most else (min(sizes), max(sizes))
-            rise = (sizes[b] - sizes[a]) / (b - a) if b > a else 0
-            guess = a + (0.98 * limit - sizes[a]) / rise if rise else most
-        guess = int(min(max(guess, low + 1), high - 1))
-        sizes[guess] = count(guess)
-    return max((size for size, need in sizes.items() if need <= limit), default=0)
+    steps = math.ceil(math.log(most, _STEP)) + 1
+    grid = sorted({round(most / _STEP**step) for step in range(steps)})
+    fitting = bisect_right(
+        grid, limit, key=lambda size: plan_of(run, strategy, devices, **fixed, **{name: size}).bytes
+    )
+    return grid[fitting - 1] if fitting else 0
 
 
 def least_devices(plans: Callable[[int], list[Plan]], fits: Fits) -> Plan | None:

@@ -29,18 +29,10 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
             f"`gold` is {spec.gold!r}, which is not a reward of weight 0.",
             f"Rewards of weight 0: {', '.join(_monitors(run)) or 'none'}. Name or add one.",
         )
-    cycle, steps = cycle_in_steps(run.training), planned_steps(run)
+    cycle = cycle_in_steps(run.training)
     if spec.every % cycle:
         what = f"`every` is {spec.every}, but a generation cycle takes {cycle} optimizer steps."
         yield Problem("monitor", what, f"Use a multiple of {cycle}.")
-    needed = (spec.warmup + 1) * spec.every
-    if steps < needed:
-        yield Problem(
-            "monitor",
-            f"has no effect: after {spec.warmup} measurements of {spec.every} steps there "
-            f"should be one more, at step {needed}, and the run has {steps} steps.",
-            "Lower `every` or `warmup`.",
-        )
     yield from _stopped(run)
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.distributed import is_elsewhere
-from hf_rlhf.errors import Problem, first_line, suggest
+from hf_rlhf.errors import Problem, first_line
 from hf_rlhf.models.ends import end_problems
 from hf_rlhf.models.lengths import model_config
+from hf_rlhf.models.loading import skeleton
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.rewards.composed import TRL_SUPPLIES, signature
 from hf_rlhf.runs.estimate import cycle_in_steps, generation_batch
@@ -29,7 +30,6 @@ from hf_rlhf.runs.preflight_data import (
     tokenizer_problems,
     tokenizer_size,
     tool_problems,
-    unknown_tokens,
 )
 from hf_rlhf.runs.preflight_launch import (
     launch_problems,
@@ -38,12 +38,7 @@ from hf_rlhf.runs.preflight_launch import (
 )
 from hf_rlhf.runs.preflight_rows import rendering_problem, row_notes, value_problems
 from hf_rlhf.runs.preflight_settings import settings_problems
-from hf_rlhf.runs.preflight_sharding import (
-    resume_problems,
-    sharding_advice,
-    sharding_problems,
-)
-from hf_rlhf.runs.preflight_vllm import vllm_problems
+from hf_rlhf.runs.preflight_sharding import resume_problems, sharding_advice
 from hf_rlhf.runs.reward_validation import hook
 from hf_rlhf.runs.run import trains_by_rewards
 from hf_rlhf.runs.validation import validation_problems
@@ -52,6 +47,7 @@ if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
 WEIGHTS = ("*.safetensors", "*.bin")
+_SDPA = "Install it, or `--attn_implementation sdpa`."
 
 
 def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
@@ -100,11 +96,11 @@ def advice(run: "Run") -> list[str]:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
         if (reward_notes := getattr(part.reward, "notes", None)) is not None:
             notes += [f"{part.label!r}: {text}" for text in reward_notes(run)]
-    notes += [*_sources(run), *monitor_advice(run), *unknown_tokens(run), *row_notes(run)]
+    notes += [*_sources(run), *monitor_advice(run), *row_notes(run)]
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
-    return [*notes, *_noise(run), *master_copy_advice(run), *sharding_advice(run)]
+    return [*notes, *master_copy_advice(run), *sharding_advice(run)]
 
 
 def _sources(run: "Run") -> Iterator[str]:
@@ -120,22 +116,6 @@ def _sources(run: "Run") -> Iterator[str]:
     kept = [each["label"] for each in code if each.get("sha256")]
     if kept and run.spec.publish.repo_id is not None:
         yield f"run.json is published with the source of {', '.join(kept)}"
-
-
-def _noise(run: "Run") -> Iterator[str]:
-    """Yield notes on dropout that is turned off, or adds noise to a probability ratio."""
-    training, rate = run.training, run.model.lora_dropout if run.model.use_peft else 0
-    off = getattr(training, "disable_dropout", None)
-    if off and run.spec.settings.get("lora_dropout"):
-        yield f"lora_dropout {rate:g} has no effect: `disable_dropout` is true"
-    accumulation = training.gradient_accumulation_steps
-    again = getattr(training, "num_iterations", 1) > 1
-    again |= (getattr(training, "steps_per_generation", None) or accumulation) > accumulation
-    if off is False and rate and again:
-        yield (
-            f"lora_dropout {rate:g} adds noise to the ratio of new and old probabilities, because "
-            "completions are trained on several times: use `--disable_dropout true`"
-        )
 
 
 def _base(run: "Run") -> Iterator[Problem]:
@@ -248,59 +228,38 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
 
 def _packages(run: "Run") -> Iterator[Problem]:
     """Check packages that are imported only with the trainer, after the first evaluation."""
-    from transformers.integrations.integration_utils import (
-        INTEGRATION_TO_CALLBACK,
-        get_available_reporting_integrations,
-    )
+    from transformers.integrations import get_reporting_integration_callbacks
 
-    for name in run.training.report_to:
-        if name not in INTEGRATION_TO_CALLBACK:
-            close = suggest(name, INTEGRATION_TO_CALLBACK)
-            hint = f"Did you mean `{close}`? " if close else ""
-            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
-            yield Problem(
-                "report_to", f"{name!r} is not a known tracker.", f"{hint}Known: {known}."
-            )
-        elif name not in get_available_reporting_integrations():
-            yield Problem(
-                "report_to", f"{name} is not installed.", f"`pip install {name}`, or `none`."
-            )
-    if run.training.use_liger_kernel and importlib.util.find_spec("liger_kernel") is None:
-        yield Problem(
-            "use_liger_kernel",
-            "the package liger_kernel is not installed.",
-            "Install it, or `--use_liger_kernel false`.",
-        )
+    try:
+        for callback in get_reporting_integration_callbacks(run.training.report_to):
+            callback()
+    except (ValueError, ImportError, RuntimeError, AssertionError) as error:
+        yield Problem("report_to", first_line(error), "Install it, or write `none`.")
+    for key, package, asked in (
+        ("use_vllm", "vllm", getattr(run.training, "use_vllm", False)),
+        ("use_liger_kernel", "liger_kernel", run.training.use_liger_kernel),
+        ("load_in_4bit", "bitsandbytes", run.model.load_in_4bit),
+        ("load_in_8bit", "bitsandbytes", run.model.load_in_8bit),
+    ):
+        if asked and importlib.util.find_spec(package) is None:
+            fix = f"Install it, or `--{key} false`."
+            yield Problem(key, f"the package {package} is not installed.", fix)
     for key in ("load_in_4bit", "load_in_8bit"):
-        if getattr(run.model, key) and importlib.util.find_spec("bitsandbytes") is None:
-            yield Problem(key, "needs bitsandbytes.", "`pip install bitsandbytes`.")
         if getattr(run.model, key) and not run.model.use_peft:
             yield Problem(key, "quantises weights, which cannot be trained.", "`use_peft: true`.")
 
 
 def _attention(run: "Run") -> Iterator[Problem]:
-    if run.model.attn_implementation != "flash_attention_2":
+    name, where = run.model.attn_implementation, "attn_implementation"
+    if name is None:
         return
-    where, instead = "attn_implementation", "`--attn_implementation sdpa`."
-    if importlib.util.find_spec("flash_attn") is None:
-        yield Problem(
-            where,
-            "FlashAttention is set, but the package flash_attn is not installed.",
-            f"`pip install hf-rlhf[flash-attn]` (needs a GPU and nvcc), or {instead}",
-        )
-    elif run.training.device.type == "cpu" and not is_elsewhere():
-        yield Problem(where, "FlashAttention runs on GPUs, and this run is on the CPU.", instead)
-
-
-def _deepspeed(run: "Run") -> Iterator[Problem]:
-    if not (run.training.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"):
+    if name == "flash_attention_2" and run.training.device.type == "cpu" and not is_elsewhere():
+        yield Problem(where, "FlashAttention runs on GPUs, and this run is on the CPU.", _SDPA)
         return
-    if importlib.util.find_spec("deepspeed") is None:
-        yield Problem(
-            "deepspeed",
-            "DeepSpeed is set, but the package deepspeed is not installed.",
-            "`pip install hf-rlhf[deepspeed]`.",
-        )
+    try:
+        skeleton(run, attn_implementation=name)
+    except (ValueError, ImportError) as error:
+        yield Problem(where, f"{name!r} cannot be used: {first_line(error)}", _SDPA)
 
 
 def _saves(run: "Run") -> Iterator[Problem]:
@@ -340,7 +299,7 @@ _MODEL_CHECKS: tuple[Check, ...] = (
     *(tokenizer_size, end_problems, length_problems, _merge, adapter_problems, settings_problems),
     master_copy_problems,
 )
-_MACHINE_CHECKS: tuple[Check, ...] = (*(_packages, vllm_problems, _attention, _deepspeed, _folder),)
+_MACHINE_CHECKS: tuple[Check, ...] = (_packages, _attention, _folder)
 """Checks of packages, servers and folders on the training machine."""
 _CHECKS: tuple[Check, ...] = (
     column_problems,
@@ -354,7 +313,6 @@ _CHECKS: tuple[Check, ...] = (
     template_problems,
     *_MACHINE_CHECKS,
     resume_problems,
-    sharding_problems,
     _saves,
     _base,
     lambda run: run.trainer_class.preflight(run),

@@ -1,21 +1,15 @@
 """Problems of data, tokenizer and lengths that can be detected before weights load."""
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hf_rlhf.config import registry
-from hf_rlhf.data import text_of
-from hf_rlhf.errors import PluginError, Problem
+from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation.benchmarks import find_benchmarks
 from hf_rlhf.evaluation.validation import is_validated, validation_range
 from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
 from hf_rlhf.rewards.composed import signature
 from hf_rlhf.runs.preflight_rows import template_row_problems
-
-_CONTROL_TOKEN = re.compile(r"<\|[^<|>\s]+\|>")
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -113,34 +107,6 @@ def is_conversational(run: "Run") -> bool:
     return any(not isinstance(text, str) for text in texts if text is not None)
 
 
-def unknown_tokens(run: "Run") -> Iterator[str]:
-    """Yield a problem if rows have codec or chat control tokens that the model lacks."""
-    if not run.reads_tokens or run.trainer_class.auto_class is not None:
-        return  # such a trainer reads more than texts, and not by the tokenizer
-    columns = ("prompt", "chosen", "rejected", "completion", "messages", "text")
-    texts = [
-        text_of(row[name])
-        for rows in run.dataset.values()
-        for row in rows.select(range(min(8, len(rows))))
-        for name in columns
-        if _is_text(row.get(name))
-    ]
-    held = dict.fromkeys(token for text in texts for token in _CONTROL_TOKEN.findall(text))
-    known = run.tokenizer.get_vocab() if held else {}
-    if unknown := [token for token in held if token not in known]:
-        yield (
-            f"control tokens in the first rows that the tokenizer lacks: {len(unknown):,}, such as "
-            f"{unknown[0]}. Each is split into several tokens. Were the rows written for another "
-            "model?"
-        )
-
-
-def _is_text(value: Any) -> bool:
-    """Return whether a value is a text, or messages."""
-    messages = isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value)
-    return isinstance(value, str) or messages
-
-
 def tool_problems(run: "Run") -> Iterator[Problem]:
     """Yield why the model cannot call the run's tools, or a reward cannot read the environment."""
     toolset = run.toolset
@@ -160,7 +126,7 @@ def tool_problems(run: "Run") -> Iterator[Problem]:
         yield Problem(
             "environment" if toolset.build is not None else "tools",
             f"trainer {run.spec.plugin!r} generates without tools, or not at all.",
-            f"Trainers that take them: {', '.join(_with_tools()) or 'none is installed'}.",
+            "Use a trainer that takes them, such as grpo.",
         )
         return
     if hasattr(toolset.example, "get_reward") and not readers:
@@ -170,16 +136,6 @@ def tool_problems(run: "Run") -> Iterator[Problem]:
             "Add `- name: environment_reward` to `rewards`.",
         )
     yield from toolset.problems(run.tokenizer, run.dataset["train"][0])
-
-
-def _with_tools() -> list[str]:
-    """Return the installed trainers whose completions may call tools; none is imported."""
-    names = []
-    for name, point in registry.unique_names(registry.offered("trainers")).items():
-        with suppress(PluginError):
-            if registry.constant_in_source(point, "takes_tools"):
-                names.append(name)
-    return names
 
 
 def length_problems(run: "Run") -> Iterator[Problem]:

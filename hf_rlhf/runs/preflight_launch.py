@@ -4,7 +4,7 @@ See `hf_rlhf.distributed`.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import (
@@ -14,7 +14,7 @@ from hf_rlhf.distributed import (
     is_elsewhere,
     is_planned,
 )
-from hf_rlhf.errors import Problem, suggest
+from hf_rlhf.errors import Problem
 from hf_rlhf.models.loading import trained_skeleton
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem
     kind, real = run.spec.expect_distributed, distributed_type(run.training)
     types = [each.value for each in type(run.training.distributed_state.distributed_type)]
     if kind is not None and kind.upper() not in types:
-        guess = suggest(kind, [each.lower() for each in types])
-        fix = f"Did you mean `{guess.upper()}`?" if guess else f"One of {', '.join(types)}."
         what = f"{kind!r} is not a DistributedType of accelerate."
-        yield Problem(where("expect_distributed"), what, fix)
+        yield Problem(where("expect_distributed"), what, f"One of {', '.join(types)}.")
         return
     if is_planned():
         return
@@ -165,29 +163,6 @@ def _alone(run: "Run") -> Iterator[Problem]:
             "--main_process_ip (`hf-rlhf launch-configs slurm`). If the tasks are runs of their "
             f"own, write `expect_world_size: {actual}`.",
         )
-    elif "WORLD_SIZE" not in os.environ and _meant_several(os.environ):
-        yield Problem(
-            "launch",
-            "`accelerate launch` was asked for several processes, but started one.",
-            "It does so for `--cpu` and for `distributed_type` NO and MULTI_CPU. On the CPU: "
-            "`hf-rlhf launch-configs cpu_ddp`. If you want one, write `expect_world_size: 1`.",
-        )
-
-
-def _meant_several(environ: Mapping[str, str]) -> bool:
-    """Return whether accelerate's launcher of a single process should start more.
-
-    It sets MASTER_PORT then, and nothing else (`prepare_simple_launcher_cmd_env`). A user's own
-    MASTER_PORT is in the launcher's environment too.
-    """
-    import psutil
-
-    if "MASTER_PORT" not in environ or "ACCELERATE_MIXED_PRECISION" not in environ:
-        return False
-    try:
-        return "MASTER_PORT" not in psutil.Process(os.getppid()).environ()
-    except psutil.Error:
-        return False  # another user's, or gone: nothing to compare with
 
 
 def _undistributed(training: Any) -> Iterator[Problem]:

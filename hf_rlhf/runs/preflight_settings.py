@@ -3,13 +3,11 @@
 The optimizer and the schedule are built by transformers' own code, the LoRA by peft's.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import Problem, first_line
-from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import skeleton
 from hf_rlhf.models.lora_checks import lora_problems
 
@@ -91,42 +89,9 @@ def _sampling(run: "Run") -> Iterator[Problem]:
             yield Problem(key, f"is refused by transformers: {error}")
 
 
-def _reference(run: "Run") -> Iterator[Problem]:
-    training = run.training
-    if not getattr(training, "sync_ref_model", False):
-        return
-    if run.model.use_peft:
-        yield Problem(
-            "sync_ref_model",
-            "updates a separate reference, but with LoRA the reference is the base itself.",
-            "Leave it out, or train all weights: `use_peft: false`.",
-        )
-    elif not training.beta:
-        yield Problem(
-            "sync_ref_model",
-            "updates a reference, but with `beta: 0` there is none.",
-            "Set `beta`.",
-        )
-
-
-def _mixture(run: "Run") -> Iterator[Problem]:
-    coefficient = getattr(run.training, "router_aux_loss_coef", None)
-    text_config = model_config(run).get_text_config()
-    if coefficient and not hasattr(text_config, "output_router_logits"):
-        yield Problem(
-            "router_aux_loss_coef",
-            "is for Mixture-of-Experts models, and this is not one.",
-            "Leave it out.",
-        )
-
-
 def _loading(run: "Run") -> Iterator[Problem]:
-    """Check what torch's data loader would refuse, and settings that silently change the batch."""
-    training = run.training
-    for key in ("dataloader_persistent_workers", "dataloader_multiprocessing_context"):
-        if getattr(training, key) and not training.dataloader_num_workers:
-            yield Problem(key, "needs worker processes.", "Set `dataloader_num_workers`.")
-    config = training.accelerator_config
+    """Check for settings of the data loader that silently change the batch."""
+    config = run.training.accelerator_config
     if config.split_batches:
         yield Problem(
             "accelerator_config",
@@ -146,20 +111,14 @@ def _optimizer(run: "Run") -> Iterator[Problem]:
     if training.deepspeed:
         return  # its own configuration may name another
     name = str(getattr(training.optim, "value", training.optim))
-    if training.optim_args and not re.fullmatch(
-        r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", training.optim_args
-    ):
-        yield Problem(
-            "optim_args", f"is {training.optim_args!r}.", "Write `name=value,name=value`."
-        )
-        return
     try:
         _build_optimizer(run, training)
     except Exception as error:  # noqa: BLE001 - optimizers of any package raise what they like
         if is_elsewhere() and isinstance(error, ImportError):
             return  # its package may be installed there
         what = f"{name} cannot be built: {first_line(error)}"
-        yield Problem("optim", what, "Install what it needs, or choose another.")
+        key = "optim_args" if training.optim_args else "optim"
+        yield Problem(key, what, "Install what it needs, or choose another.")
 
 
 def _build_optimizer(run: "Run", training: Any) -> None:
@@ -223,18 +182,8 @@ def _lora_start(run: "Run") -> Iterator[Problem]:
         )
 
 
-def _attention(run: "Run") -> Iterator[Problem]:
-    name = run.model.attn_implementation
-    if name is None or name == "flash_attention_2":  # which `preflight._attention` checks
-        return
-    try:
-        skeleton(run, attn_implementation=name)
-    except (ValueError, ImportError) as error:
-        yield Problem("attn_implementation", f"{name!r} cannot be used: {first_line(error)}")
-
-
 Check = Callable[["Run"], Iterator[Problem]]
 _CHECKS: tuple[Check, ...] = (
-    *(_old_names, _loss_type, _sampling, _reference, _mixture, _loading),
-    *(_optimizer, _schedule, _attention, _lora_start, lora_problems),
+    *(_old_names, _loss_type, _sampling, _loading),
+    *(_optimizer, _schedule, _lora_start, lora_problems),
 )

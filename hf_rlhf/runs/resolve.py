@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -298,11 +297,6 @@ class _Preparation(ComponentBuilder):
         return training, self._construct(classes[1], settings[1], spec)
 
     def _construct(self, cls: type, settings: Mapping[str, Any], spec: RunSpec) -> Any:
-        if settings.get("deepspeed") and find_spec("deepspeed") is None:
-            what = "needs the package deepspeed, which is not installed."
-            fix = "`pip install 'hf-rlhf[deepspeed]'`. `hf-rlhf launch-configs` has configurations."
-            self.problems.append(Problem(self.file.where_key("deepspeed"), what, fix))
-            return None
         try:
             # transformers would refuse bf16 here; nothing of a plan is trained.
             here = (

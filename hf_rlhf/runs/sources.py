@@ -1,10 +1,10 @@
 """The origin of installed packages: an index, an archive, a repository or a folder (PEP 610)."""
 
 import json
-import re
 import subprocess
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hf_rlhf.config.registry import KINDS, offered, source_file
 from hf_rlhf.storage.record_schema import Source
@@ -54,28 +54,23 @@ def source_of(package: Distribution, module: str) -> Source:
 def _checkout(file: Path) -> Source:
     """Return the state of the repository with a package's source, if any."""
     git = ("git", "-C", str(file.parent))
-    commit = output(*git, "rev-parse", "HEAD")
-    if not commit or not output(*git, "ls-files", "--", file.name):
+    commit = _output(*git, "rev-parse", "HEAD")
+    if not commit or not _output(*git, "ls-files", "--", file.name):
         return Source(kind="editable")  # in no repository, or ignored by the one around it
-    changes = output(*git, "status", "--porcelain", "--", ".")
+    changes = _output(*git, "status", "--porcelain", "--", ".")
     return Source(kind="editable", commit=commit, dirty=None if changes is None else bool(changes))
 
 
 def _public(url: str) -> str | None:
-    """Return an address without user, password and query, as HTTPS; None for a local address.
-
-    A query may contain a signature or a token. The port of an SSH address is SSH's.
-    """
-    match = re.fullmatch(
-        r"(https?://)?(?:(?:ssh|git)://)?(?:[^/]*@)?([^/:@]+\.[^/:@]+)(:\d+)?[:/]([^?#]+).*", url
-    )
-    if match is None:
+    """Return a web address without user, password and query, which may be secrets; else None."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
-    scheme, host, port, path = match.groups()
-    return f"{scheme or 'https://'}{host}{port or '' if scheme else ''}/{path}"
+    host = parts.netloc.rpartition("@")[2]
+    return f"https://{host}{parts.path}"
 
 
-def output(*command: str) -> str | None:
+def _output(*command: str) -> str | None:
     """Return a command's output; None if it is missing, fails, or is slow."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -5,7 +5,6 @@ import io
 import pytest
 
 from hf_rlhf.cli import main
-from hf_rlhf.cli.chat import chat_turns
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.evaluation import generate
 from hf_rlhf.evaluation.saved_models import find_saved
@@ -118,12 +117,6 @@ def test_prompts_are_plain_where_those_of_the_run_were(run, talk):
             assert talk(place, lines=["Who?"]).out == f"{visible(expected)}\n"
     finally:
         write_record(new_record(data=DataSection(conversational=True)), folder)
-
-
-def test_several_lines_are_one_turn(run, talk):
-    expected = answer(str(run / "tiny"), user("one\n  two"))
-    assert talk(run / "tiny", lines=["<<<", "one", "  two", ">>>"]).out == f"{expected}\n"
-    assert list(chat_turns(["<<<", "one", "  two"])) == ["one\n  two"], "the pipe ended"
 
 
 def test_wrong_commands_are_explained_and_the_chat_goes_on(run, talk):

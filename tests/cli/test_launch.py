@@ -1,20 +1,14 @@
 """A launch that is not what was asked for is refused, and the shipped ones are what they say."""
 
 import importlib.util
-import json
 import os
 import shlex
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 from accelerate import DistributedType
@@ -22,12 +16,9 @@ from accelerate import DistributedType
 from hf_rlhf.cli import main
 from hf_rlhf.cli.launch import command, launch_configs, summary
 from hf_rlhf.cli.launcher import launch_words
-from hf_rlhf.config.run_files import choose_run_file
-from hf_rlhf.distributed import planned, processes
+from hf_rlhf.distributed import planned
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight_launch import launch_problems
-from hf_rlhf.runs.preflight_vllm import vllm_problems
-from hf_rlhf.runs.resolve import resolve_run
 
 LAUNCHER = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 CONFIGS = {name: path for name, path in launch_configs().items() if path.suffix == ".yaml"}
@@ -65,18 +56,6 @@ def test_ranks_that_train_alone_are_refused(monkeypatch):
     assert "2 processes were launched, and each would train alone" in message("NO", 1)
     assert "use_cpu: true" in message("NO", 1, expect=(1, "NO"))
     assert message("MULTI_CPU", 2) == ""
-
-
-def test_one_process_where_several_were_asked_for_is_refused(monkeypatch):
-    """`accelerate launch --cpu --num_processes 2` sets MASTER_PORT and starts one process."""
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    parent: dict[str, str] = {}
-    monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(environ=lambda: parent))
-    assert "was asked for several processes, but started one" in message()
-    assert message(expect=(1, None)) == ""
-    parent["MASTER_PORT"] = "29500"  # the user's own, exported before the launch
-    assert message() == ""
 
 
 @pytest.mark.parametrize("variable", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
@@ -119,8 +98,9 @@ def test_a_launch_that_is_not_the_expected_one_is_refused():
     assert "DEEPSPEED was expected, but the launch is MULTI_GPU" in message(
         "MULTI_GPU", 8, expect=(8, "DEEPSPEED")
     )
-    assert "Did you mean `DEEPSPEED`?" in message(expect=(None, "DEEPSPED"))
     assert "One of NO, MULTI_CPU, MULTI_GPU" in message(expect=(None, "pipeline"))
+    with planned(8):  # which has no launch
+        assert message(expect=(8, "DEEPSPEED"), n_gpu=8) == ""
 
 
 def test_one_process_on_several_gpus_is_refused():
@@ -151,14 +131,6 @@ def test_restarts_need_a_store_of_their_own(monkeypatch):
     assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in message("MULTI_CPU", 2)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
     assert message("MULTI_CPU", 2) == ""
-
-
-def test_a_dry_run_has_no_launch_to_look_at():
-    with planned(8):
-        assert message(expect=(8, "DEEPSPEED"), n_gpu=8) == ""
-        assert "Did you mean `DEEPSPEED`?" in message(expect=(8, "DEEPSPED"))
-        assert processes() == 8
-    assert processes() == 1
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -193,33 +165,6 @@ def test_every_configuration_is_listed_and_copied_with_its_command(tmp_path, cap
         assert (tmp_path / path.name).read_text() == path.read_text()
     assert main(["launch-configs", "zero3"]) == 2
     assert "No launch configuration is named 'zero3'" in capsys.readouterr().err
-
-
-PUBLISHED = (
-    *("--model_name_or_path", "package://hf_rlhf_refiner/tiny_policy", "--use_cpu", "true"),
-    *("--attn_implementation", "sdpa", "--bf16", "false", "--dtype", "float32"),
-    *("--dataset", "{name: tiny_world, train_rows: 32, test_rows: 64}"),
-    *("--max_completion_length", "64"),
-)
-"""The published run on what is at hand here; its batch is its own."""
-
-
-@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
-def test_the_global_batch_is_the_same_on_any_number_of_processes(world, tmp_path):
-    here = (*PUBLISHED, "--output_dir", str(tmp_path / "run"))
-    file = choose_run_file("refiner_grpo", "published", None).override(here)
-    with planned(world):
-        training = resolve_run(file).training
-    micro = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    assert micro * world == 32 * 8
-    assert training.generation_batch_size * world == 32 * 8  # TRL sees one process here
-
-
-def test_a_batch_that_does_not_divide_is_an_error(tmp_path):
-    here = (*PUBLISHED, "--output_dir", str(tmp_path / "run"))
-    file = choose_run_file("refiner_grpo", "published", None).override(here)
-    with planned(3), pytest.raises(ConfigError, match=r"256 completions do not divide into 3 proc"):
-        resolve_run(file)
 
 
 @pytest.mark.parametrize("script", ["slurm", "hf_jobs", "one_node", "two_nodes"])
@@ -267,135 +212,6 @@ def test_the_slurm_script_starts_a_launcher_on_each_machine(tmp_path):
         f"-m hf_rlhf.train {expected}"
         for node in (0, 1)
     ]
-
-
-def _job(folder: Path, *words: str, **variables: str) -> str:
-    """Return what the real client prints of the script's job; nothing is submitted."""
-    client = Path(sys.executable).with_name("hf")
-    _program(folder, "hf", f'[[ $1 == auth ]] && exit 0; exec {client} "$@"')
-    environment = {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        **{"HOME": str(folder), "HF_TOKEN": "a-token", "JOB_OPTIONS": "--dry-run"},
-    }
-    done = subprocess.run(
-        ["bash", launch_configs()["hf_jobs"], "you/refiner", "--plugin", "refiner_grpo", *words],
-        env={**environment, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_the_jobs_script_asks_for_time_and_pushes_checkpoints(tmp_path):
-    job = _job(tmp_path)
-    for part in (
-        "'hf-rlhf[deepspeed] hf-rlhf-refiner' deepspeed_zero3 8 --plugin refiner_grpo",
-        "--publish.repo_id you/refiner --publish.checkpoints true",
-        "--expect_world_size 8 --expect_distributed DEEPSPEED",
-        "flavor   a100x8",
-        "timeout  24h",
-        "secrets  HF_TOKEN=***",
-        "Job not submitted",
-    ):
-        assert part in job
-    assert "base_url" not in job
-    assert "one_node" not in job
-
-
-@pytest.mark.slow
-def test_a_job_starts_its_judge_or_uses_another(tmp_path):
-    assert "--judges.judge.base_url https://judge.example/v1" in _job(
-        tmp_path, JUDGE="https://judge.example/v1"
-    )
-    job = _job(tmp_path, JUDGE="start")
-    assert "hf-rlhf launch-configs one_node .; CONFIG=$1.yaml exec bash one_node.sh" in job
-    assert "'hf-rlhf[deepspeed,vllm] hf-rlhf-refiner'" in job
-    assert "--expect_world_size" not in job  # one_node.sh knows how many train
-
-
-@pytest.fixture
-def vllm_server() -> Iterator[Any]:
-    """A server that answers as vLLM's does; `config` is what it says of itself."""
-    config: dict[str, Any] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"vllm_config": config}).encode()
-            known = self.path == "/health" or (self.path.startswith("/server_info") and config)
-            self.send_response(200 if known else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}", config=config)
-    server.shutdown()
-    server.server_close()
-
-
-def said_of_vllm(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> str:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    given = {
-        **{"use_vllm": True, "vllm_mode": "server", "vllm_tensor_parallel_size": 1},
-        **{"vllm_server_base_url": None, "vllm_server_host": "127.0.0.1"},
-        **{"vllm_server_port": 9, "vllm_server_timeout": 0.0, **settings},
-    }
-    run: Any = SimpleNamespace(training=SimpleNamespace(**given))
-    return "\n".join(str(problem) for problem in vllm_problems(run))
-
-
-def test_a_vllm_server_is_looked_at_before_weights_load(monkeypatch, vllm_server):
-    """Up, and able to take new weights: without a transfer it would answer with the old ones."""
-    assert "no vLLM server answers at http://127.0.0.1:9" in said_of_vllm(monkeypatch)
-    there = {"vllm_server_base_url": vllm_server.url}
-    assert "accepts no new weights" in said_of_vllm(monkeypatch, **there)  # not in dev mode
-    vllm_server.config |= {"weight_transfer_config": None, "model_config": {}}
-    assert "accepts no new weights" in said_of_vllm(monkeypatch, **there)
-    vllm_server.config["weight_transfer_config"] = {"backend": "nccl"}
-    assert said_of_vllm(monkeypatch, **there) == ""
-    assert said_of_vllm(monkeypatch, use_vllm=False) == ""
-
-
-def test_a_dry_run_does_not_wait_for_the_server(monkeypatch):
-    began = time.monotonic()
-    with planned(8):
-        assert "no vLLM server" in said_of_vllm(monkeypatch, vllm_server_timeout=60.0)
-        assert "3 does not divide 8" in said_of_vllm(
-            monkeypatch, vllm_mode="colocate", vllm_tensor_parallel_size=3
-        )
-    assert time.monotonic() - began < 50
-
-
-def test_the_mode_and_the_package_are_looked_at(monkeypatch):
-    assert "'serve' is neither" in said_of_vllm(monkeypatch, vllm_mode="serve")
-    monkeypatch.undo()
-    run: Any = SimpleNamespace(
-        training=SimpleNamespace(use_vllm=True, vllm_mode="colocate", vllm_tensor_parallel_size=1)
-    )
-    assert "use_vllm: the package vllm is not installed" in str(*vllm_problems(run))
-
-
-def test_flash_attention_is_looked_for_before_weights_load(monkeypatch):
-    from hf_rlhf.runs import preflight
-
-    device = SimpleNamespace(type="cpu")
-    run: Any = SimpleNamespace(
-        model=SimpleNamespace(attn_implementation="flash_attention_2"),
-        training=SimpleNamespace(device=device),
-    )
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "package flash_attn is not installed" in str(*preflight._attention(run))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    assert "runs on GPUs, and this run is on the CPU" in str(*preflight._attention(run))
-    device.type = "cuda"
-    assert list(preflight._attention(run)) == []
 
 
 @pytest.mark.parametrize(

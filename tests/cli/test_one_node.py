@@ -5,7 +5,6 @@
 
 import json
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -133,14 +132,6 @@ def test_a_server_that_does_not_start_stops_the_script_with_its_log(folder):
     assert not (folder / "started").exists()
 
 
-def test_a_judge_that_runs_elsewhere_is_left_alone(folder):
-    variables = environment(folder, JUDGE_GPUS="", TRAINING_GPUS="0,1", GENERATION_GPUS="2")
-    subprocess.run(["bash", "one_node.sh", *RUN], cwd=folder, env=variables, check=True)
-    assert served(folder).keys() == {POLICY}
-    assert "judges" not in (folder / "started").read_text()
-    assert "--num_processes 2" in (folder / "started").read_text()
-
-
 def test_of_two_machines_one_trains_and_one_serves(folder):
     """Run with a Slurm that starts each step in the background of this machine."""
     program(folder, "scontrol", "echo first; echo localhost")
@@ -164,47 +155,3 @@ def test_of_two_machines_one_trains_and_one_serves(folder):
     gpus = {model: found["CUDA_VISIBLE_DEVICES"] for model, (found, _) in served(folder).items()}
     assert gpus == {JUDGE: "4,5,6,7", POLICY: "0,1,2,3"}
     assert all("--host 0.0.0.0" in options for _, options in served(folder).values())
-
-
-TINY = (
-    *("--model_name_or_path", "package://hf_rlhf_refiner/tiny_policy", "--use_cpu", "true"),
-    *("--attn_implementation", "sdpa", "--bf16", "false", "--dtype", "float32"),
-    *("--dataset", "{name: tiny_world, train_rows: 64, test_rows: 64}"),
-    *(
-        "--max_completion_length",
-        "64",
-        "--evaluation.rows",
-        "8",
-        "--dataloader_pin_memory",
-        "false",
-    ),
-    *("--max_steps", "2", "--save_steps", "1", "--output_dir", "run"),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_published_recipe_on_four_processes_stops_at_sigterm_and_resumes(folder):
-    """Its 256 completions of a step, on a tiny model; the judge is another process."""
-    for name in ("hf-rlhf", "accelerate"):
-        (folder / name).unlink()
-    variables = environment(
-        folder, CONFIG="cpu_ddp.yaml", DISTRIBUTED="MULTI_CPU", GENERATION_GPUS="", PORT="0"
-    )
-    command = ["bash", "one_node.sh", *RUN, *TINY]
-    with (folder / "out").open("w+") as out:
-        first = subprocess.Popen(command, cwd=folder, env=variables, stdout=out, stderr=out)
-        while not (folder / "run" / "checkpoints" / "checkpoint-1").exists():
-            assert first.poll() is None, (folder / "out").read_text()[-3000:]
-            time.sleep(0.5)
-        first.send_signal(signal.SIGTERM)
-        assert first.wait() != 0
-    assert not running(folder)
-    record = json.loads((folder / "run" / "run.json").read_text())
-    assert record["status"] == "interrupted"
-    subprocess.run(command, cwd=folder, env=variables, check=True)
-    record = json.loads((folder / "run" / "run.json").read_text())
-    assert (record["status"], record["training"]["steps"]) == ("finished", 2)
-    assert record["training"]["world_size"] == 4
-    assert record["training"]["distributed"]["type"] == "MULTI_CPU"
-    assert not running(folder)

@@ -217,7 +217,6 @@ def test_the_checkpoint_from_before_is_kept_from_pruning(tmp_path):
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
-        ({"every": 1, "warmup": 2}, "has no effect: after 2 measurements of"),
         (
             {"gold": "refiner", "every": 1, "warmup": 2},
             "'refiner', which is not a reward of",

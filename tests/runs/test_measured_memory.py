@@ -1,5 +1,6 @@
 """Peaks of memory that runs reached correct the counts of later ones on the same machine."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,14 +9,13 @@ from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.runs import sharded_memory
 from hf_rlhf.runs.devices import DEVICES
-from hf_rlhf.runs.machine import environment
+from hf_rlhf.runs.machine import cpu_name
 from hf_rlhf.runs.measured_memory import LEAST, correction
-from hf_rlhf.runs.memory import memory_need
+from hf_rlhf.runs.memory import Phase
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.sharded_memory import counted_peak
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf.storage.record_schema import Environment, Session, TrainingSection
-from hf_rlhf.training.recorder import Recorder
 
 
 @pytest.fixture
@@ -27,10 +27,9 @@ def ran(tmp_path):
         peak = {"bytes": int(measured * 2**20), "of": "GPU" if gpu else "RSS", "predicted": size}
         if not gpu:
             peak |= {"before": 500 * 2**20, "bytes": int((measured + 500) * 2**20)}
-        here = environment()
-        machine = here.model_copy(update={"gpu": [gpu] if gpu else []} | changes.pop("of", {}))
+        machine = {"cpu": cpu_name(), "gpu": [gpu] if gpu else [], **changes.pop("of", {})}
         record = new_record(
-            environment=Environment(**machine.model_dump()),
+            environment=Environment(**machine),
             training=TrainingSection(peak_memory=peak),
             sessions=[Session()] * sessions,
             **{"status": "finished", **changes},
@@ -73,27 +72,17 @@ def test_a_plan_for_gpus_is_corrected_by_runs_on_such_ones(ran, tmp_path):
     assert correction(tmp_path).ratios == pytest.approx((1.2,))
 
 
-def test_a_run_is_counted_before_it_begins_and_the_record_has_both(tiny_run, monkeypatch):
+def test_a_run_is_counted_before_it_begins(tiny_run, monkeypatch):
     run = resolve_run(RunFile.from_mapping(tiny_run))
     assert counted_peak(run) == {}, "a tiny model is not worth the time"
     monkeypatch.setattr(sharded_memory, "SMALL", 0)
+    need = SimpleNamespace(phases=[Phase("step", 5)], parts=lambda phase: {"weights": 7})
+    monkeypatch.setattr(sharded_memory, "memory_need", lambda run: need)
     counted = counted_peak(run)
-    assert counted["predicted"] == memory_need(run).per_device()
+    assert counted["predicted"] == 7
     assert counted["before"] > 2**26
-
     monkeypatch.setattr(sharded_memory, "SMALL", None)
     assert counted_peak(run)["predicted"] is None, "what cannot be counted is trained all the same"
-
-
-def test_the_peak_stands_beside_the_count(monkeypatch):
-    recorder = Recorder(None, None)
-    recorder._counted = {"predicted": 7, "before": 1}
-    monkeypatch.setattr("hf_rlhf.training.recorder.judges_section", lambda *_: [])
-    recorder.record.sessions = [Session()]
-    recorder.trained(TrainingSection(peak_memory={"bytes": 9, "of": "RSS"}), 0)
-    assert recorder.record.training.peak_memory == {
-        **{"bytes": 9, "of": "RSS", "predicted": 7, "before": 1}
-    }
 
 
 def test_the_card_has_both():

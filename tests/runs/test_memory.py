@@ -22,16 +22,17 @@ from hf_rlhf.runs.sharded_memory import (
     STRATEGIES,
     Needs,
     Plan,
-    memory_plans,
     parts_on_device,
 )
+from tests.conftest import tiny_values
 
 SIZES: dict[str, Any] = {"vocab_size": 96, "hidden_size": 32, "num_attention_heads": 2}
 SIZES |= {"num_key_value_heads": 1, "intermediate_size": 64, "head_dim": 16}
 MODELS = {
     "llama": lambda layers: LlamaConfig(**SIZES, num_hidden_layers=layers),
     "gemma3": lambda layers: Gemma3TextConfig(
-        **SIZES, num_hidden_layers=layers, sliding_window=8, pad_token_id=0
+        **{**SIZES, "num_hidden_layers": layers, "sliding_window": 8, "pad_token_id": 0},
+        layer_types=[("sliding_attention", "full_attention")[at % 2] for at in range(layers)],
     ),
     "gpt2": lambda layers: GPT2Config(
         vocab_size=96, n_embd=32, n_layer=layers, n_head=2, bos_token_id=0
@@ -51,11 +52,10 @@ def adamw(model: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "layers", "given"),
     [
-        ("llama", 6, Pass(2, 16, 8)),
-        ("llama", 6, Pass(2, 16, 8, checkpointing=True, accumulates=True)),
-        ("llama", 6, Pass(2, 16, 8, head="logits", autocast="bfloat16")),
-        ("gemma3", 26, Pass(1, 16, 8, head="none")),
-        ("gpt2", 6, Pass(2, 16, 8, on_gpu=True)),
+        ("llama", 5, Pass(2, 16, 8, checkpointing=True, accumulates=True)),
+        ("llama", 5, Pass(2, 16, 8, head="logits", autocast="bfloat16")),
+        ("gemma3", 9, Pass(1, 16, 8, head="none")),
+        ("gpt2", 5, Pass(2, 16, 8, on_gpu=True)),
     ],
 )
 def test_a_short_model_tells_of_the_whole_one(kind, layers, given):
@@ -109,20 +109,60 @@ def test_a_step_is_counted_as_real_tensors_are():
     assert peak <= most < 1.03 * peak
 
 
-def test_the_parts_of_a_run(tiny_run):
-    def need_of(**settings: Any) -> MemoryNeed:
-        return memory_need(resolve_run(RunFile.from_mapping({**tiny_run, **settings})))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A GRPO run of a LoRA without evaluation."""
+    values = {**tiny_values(tmp_path_factory.mktemp("run")), "evaluation": None}
+    return resolve_run(RunFile.from_mapping(values))
 
-    full = need_of(use_peft=False, beta=0.1)
-    model = full.weights
-    assert full.held == {"reference": model}
-    assert full.gradients == model
-    assert {phase.name for phase in full.phases} >= {"optimizer step", "rollout", "evaluation"}
-    lora = need_of(beta=0.1, evaluation=None)
+
+@pytest.fixture(scope="module")
+def lora(run):
+    return memory_need(run)
+
+
+@pytest.fixture(scope="module")
+def full(run):
+    return memory_need(changed(run, use_peft=False, beta=0.1))
+
+
+def test_the_parts_of_a_run(lora, full):
+    assert full.held == {"reference": full.weights}
+    assert full.gradients == full.weights
+    assert {phase.name for phase in full.phases} >= {"optimizer step", "rollout"}
+    assert full.per_device() == sum(full.parts().values())
     assert lora.held == {}
     assert lora.gradients < lora.weights / 4
-    assert need_of(beta=0.0, use_peft=False, evaluation=None).held == {}
-    assert full.per_device() == sum(full.parts().values())
+
+
+def rollout(need: MemoryNeed) -> int:
+    return next(phase.working for phase in need.phases if phase.name == "rollout")
+
+
+def test_a_larger_pass_samples_more_and_no_sharded_one_has_each_prompt_once(run, lora):
+    row = {"input_ids": torch.zeros(1, 8, dtype=torch.long)}
+    shape = StepShape(rows=2, sampled_rows=2, packed=lambda rows, tokens: ("sdpa", row))
+    with patch.object(run.trainer_class, "step_shape", return_value=shape):
+        needs = Needs(run)
+        assert rollout(memory_need(run, rows=8)) > 1.5 * rollout(needs.plain)
+    assert "once" in needs.plain.phases[0].name
+    assert "once" not in needs.sharded.phases[0].name
+
+
+def test_a_base_of_4_bits_and_a_reference_in_the_host(run, lora, full):
+    linear = sum(
+        module.weight.numel()
+        for name, module in skeleton(run).named_modules()
+        if isinstance(module, torch.nn.Linear) and name != "lm_head"
+    )
+    narrow = memory_need(changed(run, load_in_4bit=True))
+    assert lora.weights - narrow.weights == linear * 4 - linear // 2 - linear // 16
+    shape = StepShape(held={"host": HeldModel(in_host=True), "value": HeldModel(trained=True)})
+    with patch.object(run.trainer_class, "step_shape", return_value=shape):
+        held = memory_need(changed(run, use_peft=False, beta=0.1))
+    assert held.held == {"host": full.root + full.block, "value": full.weights}
+    assert held.optimizer == 2 * full.optimizer
+    assert held.gradients == 2 * full.gradients
 
 
 def test_a_held_model_that_cannot_be_read_is_not_counted(monkeypatch):
@@ -132,42 +172,6 @@ def test_a_held_model_that_cannot_be_read_is_not_counted(monkeypatch):
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", offline)
     with pytest.raises(ValueError, match="nobody/none cannot be read: no connection"):
         weights_of("nobody/none")
-
-
-def test_a_larger_pass_samples_and_scores_more(tiny_run):
-    run = resolve_run(RunFile.from_mapping({**tiny_run, "evaluation": None}))
-
-    def rollout(**given: int) -> int:
-        phases = memory_need(run, **given).phases
-        return next(phase.working for phase in phases if phase.name == "rollout")
-
-    usual = memory_need(run).given
-    assert rollout(tokens=4 * usual.tokens) > 2 * rollout()
-    fixed = StepShape(rows=2, sampled_rows=2)
-    with patch.object(run.trainer_class, "step_shape", return_value=fixed):
-        assert rollout(rows=8) > 1.5 * rollout()
-        run.training.max_completion_length = None
-        assert memory_need(run, tokens=64).given.predicted == 64
-
-
-def test_no_sharded_launch_is_counted_with_each_prompt_once(tiny_run):
-    run = resolve_run(RunFile.from_mapping({**tiny_run, "evaluation": None}))
-    row = {"input_ids": torch.zeros(1, 8, dtype=torch.long)}
-    shape = StepShape(packed=lambda rows, tokens: ("sdpa", row))
-    with patch.object(run.trainer_class, "step_shape", return_value=shape):
-        needs = Needs(run)
-    assert "once" in needs.plain.phases[0].name
-    assert "once" not in needs.sharded.phases[0].name
-
-
-def test_each_strategy_holds_less_than_the_one_before(tiny_run, monkeypatch):
-    monkeypatch.setattr("hf_rlhf.runs.sharded_memory._BUCKET", 1)
-    run = resolve_run(RunFile.from_mapping({**tiny_run, "use_peft": False, "evaluation": None}))
-    plans = {plan.strategy.name: plan for plan in memory_plans(run, 4)}
-    assert "FSDP2 hybrid" not in plans
-    sizes = [plans[name].bytes for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
-    assert sizes[1:] == sorted(sizes[1:], reverse=True)
-    assert [each.strategy.name for each in memory_plans(run, 1)] == ["DDP"]
 
 
 def test_nothing_is_decided_within_the_error():
@@ -213,25 +217,6 @@ def test_hybrid_shards_within_a_node_and_offload_leaves_what_is_gathered():
     rollout = (Phase("rollout", 10_000),)
     gathered = parts_on_device(by_hand(phases=rollout), by_name["ZeRO-3"], 2)["gathered weights"]
     assert gathered == 2000
-
-
-def test_a_base_of_4_bits_and_a_reference_in_the_host(tiny_run):
-    run = resolve_run(RunFile.from_mapping({**tiny_run, "evaluation": None}))
-    whole, narrow = (memory_need(changed(run, load_in_4bit=bits)) for bits in (False, True))
-    linear = sum(
-        module.weight.numel()
-        for name, module in skeleton(run).named_modules()
-        if isinstance(module, torch.nn.Linear) and name != "lm_head"
-    )
-    assert whole.weights - narrow.weights == linear * 4 - linear // 2 - linear // 16
-    full = changed(run, use_peft=False, beta=0.1)
-    base = memory_need(full)
-    shape = StepShape(held={"host": HeldModel(in_host=True), "value": HeldModel(trained=True)})
-    with patch.object(run.trainer_class, "step_shape", return_value=shape):
-        held = memory_need(full)
-    assert held.held == {"host": base.root + base.block, "value": base.weights}
-    assert held.optimizer == 2 * base.optimizer
-    assert held.gradients == 2 * base.gradients
 
 
 def test_the_phases_of_a_step_by_hand():

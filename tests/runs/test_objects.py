@@ -33,10 +33,6 @@ async def later(completions, bonus, **_):
     return [bonus for _ in completions]
 
 
-def starred(*args: Any, **kwargs: Any):
-    return []
-
-
 @dataclass
 class Words:
     most: int = 5
@@ -85,17 +81,11 @@ def test_functions_and_objects_are_rewards_with_arguments_and_weights(minimal_ru
     ("reward", "message"),
     [
         (later, "'later' needs the column bonus, which dataset python:dataset lacks"),
-        (
-            starred,
-            "python:starred is not a reward. A reward is a function that takes `completions`",
-        ),
         (lambda completions: [], "'<lambda>' is not a label"),
         (
             {"name": exact_match, "scal": 2},
             "`scal` is not a setting of `exact_match`. Did you mean",
         ),
-        ({"name": Words(), "most": 2}, "`most` is not a setting of `Words`"),
-        ({"name": exact_match, "judge": "x"}, "no judge is labelled 'x'"),
     ],
 )
 def test_a_reward_that_does_not_fit_is_refused_before_weights_load(minimal_run, reward, message):
@@ -147,19 +137,6 @@ def test_a_tokenizer_of_its_own_is_identified_by_its_content(minimal_run, tmp_pa
     assert "bad" in refusal(minimal_run, tokenizer=str(tmp_path / "bad"))
     tokenizer.add_tokens([f"<{number}>" for number in range(9)])
     assert "9 more tokens than" in refusal(minimal_run, tokenizer=tokenizer)
-
-
-def test_control_tokens_that_the_tokenizer_lacks_are_noted(minimal_run):
-    def noted(content, **columns):
-        prompt = [{"role": "user", "content": content}]
-        data = Dataset.from_list([{"prompt": prompt, "answer": "1", **columns}] * 4)
-        run = resolved(minimal_run, rewards=[exact_match], dataset=DatasetDict(train=data))
-        return [note for note in advice(run) if "control tokens" in note]
-
-    [note] = noted("<|speech|><|s_7|><|s_7|> and <|end|>")
-    assert "that the tokenizer lacks: 2, such as <|speech|>" in note
-    assert noted("a <| b |> c, <|end|>") == []
-    assert noted("a", text=["<|a|>", "b"]) == []  # not a part of what is trained on
 
 
 def test_what_is_kept_of_code_and_what_cannot_be_is_noted(minimal_run):

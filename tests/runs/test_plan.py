@@ -27,6 +27,7 @@ def gpu_run(tiny_run: dict[str, Any]) -> dict[str, Any]:
     judges = {"words": {"name": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1"}}
     changes = {"bf16": True, "attn_implementation": "flash_attention_2", "judges": judges}
     changes |= {"use_peft": False, "per_device_train_batch_size": 1, "dtype": "bfloat16"}
+    changes |= {"max_completion_length": 16, "evaluation": None}
     kept = {
         key: value for key, value in tiny_run.items() if not key.startswith(("lora", "use_cpu"))
     }
@@ -50,7 +51,10 @@ def test_a_gpu_run_is_planned_where_there_is_no_gpu(gpu_run, tmp_path, capsys):
     assert memory.count("): fits") == 3, "one for each stage of ZeRO"
     assert "DDP" not in memory
     assert by_check["advice"]["text"].startswith("every weight is trained in bfloat16, so that a")
-    assert "flash_attn is not installed" in found["not checked", "attn_implementation"]["text"]
+    assert (
+        "the package for FlashAttention2 doesn"
+        in found["not checked", "attn_implementation"]["text"]
+    )
     assert by_check["judge words"]["text"].startswith("not checked from here: The judge m at")
     assert by_check["reward refiner"]["text"].startswith("not tried")
     assert "on 4 processes, planned for another machine" in " ".join(

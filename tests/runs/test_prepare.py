@@ -1,7 +1,6 @@
 """Everything that can be wrong with a run is said at once, before any weights load."""
 
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -71,14 +70,10 @@ ONE_PROBLEM: list[tuple[dict[str, Any], str]] = [
     ({"dataset.train_rows": 3}, "3 training rows, but one generation batch takes 4 prompts"),
     ({"per_device_train_batch_size": 3}, "prompts_per_step 4 x num_generations 2 = 8 completions"),
     ({"gradient_accumulation_steps": 3}, "accumulation_steps 3 is not the 1 that prompts_per"),
-    ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps|by zero"),
-    ({"per_device_train_batch_size": 0}, "per_device_train_batch_size|by zero"),
-    ({"learning_rate": -1e-3}, "learning_rate: should be greater than or equal to 0, not `-0"),
     ({"max_steps": -1, "num_train_epochs": -1}, "num_train_epochs: is -1, so nothing"),
     ({"do_eval": True}, "do_eval.*example scripts"),
     ({"rewards.0.weight": 0}, "no reward has a weight other than 0"),
     ({"rewards.1.label": "refiner"}, r"rewards\.1.*label.*refiner"),
-    ({"gates": [{"name": "answer_format", "label": "refiner"}]}, r"gates\.0.*label.*refiner"),
     ({"rewards.1.judge": "words"}, r"rewards\.1\.judge: answer_format does not use a judge"),
     ({"loss_type": "gpro"}, "loss_type: 'gpro' is unknown.*bnpo"),
     ({"num_iterations": 2, "save_steps": 3}, "is 3, but a generation cycle takes 2 optimizer"),
@@ -88,19 +83,16 @@ ONE_PROBLEM: list[tuple[dict[str, Any], str]] = [
     ({"evaluation.split": "dev"}, r"no rows in the split 'dev'.*train \(8 rows\), test \(4"),
     ({"model_name_or_path": "package://hf_rlhf_refiner/no"}, "has no folder 'no'"),
     ({"model_name_or_path": 5}, "model_name_or_path: should be text"),
-    ({"output_dir": 5}, "output_dir: should be text"),
     ({"output_dir": f"{__file__}/run"}, "output_dir: .*test_prepare.py cannot be written"),
-    ({"attn_implementation": "flash_attention_2"}, "flash_attn is not installed.*sdpa"),
+    ({"attn_implementation": "flash_attention_2"}, "runs on GPUs, and this run is on the CPU"),
+    ({"attn_implementation": "nonsense"}, "'nonsense' cannot be used"),
     ({"expect_world_size": 8}, "8 processes were expected, 1 were launched"),
-    ({"report_to": "wandb"}, "report_to: wandb is not installed"),
-    # No advice to install whatever package has a misspelt name.
-    ({"report_to": "wandbb"}, "'wandbb' is not a known tracker.*`wandb`.*Known: .*trackio"),
+    ({"report_to": "wandb"}, "report_to: .*requires wandb"),
+    ({"report_to": "wandbb"}, "report_to: wandbb is not supported"),
     ({"use_vllm": True}, "use_vllm: the package vllm is not installed"),
-    ({"lora_target_modules": ["nosuch"]}, "names nosuch, which the model .*q_proj"),
     ({"lora_target_modules": ["q_proj", "v_porj"]}, "lora_target_modules: names v_porj"),
     # Of several, peft takes none for a pattern: it would train q_proj alone.
     ({"lora_target_modules": ["q_proj", ".*v_proj"]}, r"names \.\*v_proj, which"),
-    ({"lora_target_modules": [".*q_porj"]}, r"names \.\*q_porj, which"),
     ({"lora_target_modules": ["((q"]}, "not a valid regular expression"),
 ]
 
@@ -122,34 +114,6 @@ class NeedsGold:
         return [0.0 for _ in completions]
 
 
-@dataclass
-class Refuses:
-    size: int = 1
-
-    def __post_init__(self):
-        raise ValueError("size must be even")
-
-    def __call__(self, prompts, completions, **_):
-        return []
-
-
-def no_rows(tokenizer: Any):
-    from datasets import Dataset, DatasetDict
-
-    return DatasetDict(train=Dataset.from_dict({"prompt": []}))
-
-
-def bare_rows():
-    from datasets import Dataset, DatasetDict
-
-    return DatasetDict(train=Dataset.from_dict({"prompt": ["a"] * 8}))
-
-
-def test_unknown_plugin(tiny_run):
-    tiny_run["plugin"] = "refiner_grop"
-    assert any("did you mean 'refiner_grpo'" in problem for problem in problems(tiny_run))
-
-
 def test_a_run_that_could_not_be_published_does_not_begin(tiny_run):
     tiny_run["publish"] = {"repo_id": "me/it"}
     said(tiny_run, r"publish: the base model is 'package://.*Add `base_model: ITS/ID`")
@@ -163,12 +127,6 @@ def test_reward_that_needs_a_column_the_dataset_lacks(tiny_run, offer):
     said(
         tiny_run, r"'needs_gold' needs the column gold_answer, which dataset tiny_world lacks.*sou"
     )
-
-
-def test_component_that_refuses_its_arguments(tiny_run, offer):
-    offer("rewards", refuses=Refuses)
-    tiny_run["rewards"].append({"name": "refuses", "size": 3})
-    said(tiny_run, r"rewards\.2.*rejects these arguments: ValueError: size must be even")
 
 
 def test_judge_that_no_label_names(tiny_run):
@@ -188,12 +146,6 @@ def test_a_machine_without_a_gpu_is_told_which_keys_to_write(tiny_run):
     said(tiny_run, r"write `use_cpu: true` and `bf16: false`")
 
 
-def test_empty_dataset(tiny_run, offer):
-    offer("datasets", no_rows=no_rows)
-    tiny_run["dataset"] = {"name": "no_rows"}
-    said(tiny_run, r"no_rows returned no training rows")
-
-
 def test_tokenizer_without_chat_template_or_pad_token(tiny_run, tmp_path):
     from transformers import AutoTokenizer
 
@@ -211,15 +163,6 @@ def test_tokenizer_without_chat_template_or_pad_token(tiny_run, tmp_path):
     assert "has no chat template" in found
 
 
-def test_read_only_output_folder(tiny_run, tmp_path, monkeypatch):
-    # Asked of the system by a stand-in, because root may write whatever the mode says.
-    locked = tmp_path / "locked"
-    locked.mkdir()
-    monkeypatch.setattr(os, "access", lambda path, mode: path != locked or not mode & os.W_OK)
-    tiny_run["output_dir"] = str(locked / "run")
-    said(tiny_run, r"output_dir: .*locked cannot be written")
-
-
 def test_plugin_and_config_must_agree(tmp_path):
     path = tmp_path / "my.yaml"
     path.write_text("schema: 1\nplugin: other\n")
@@ -231,28 +174,6 @@ def test_plugin_and_config_must_agree(tmp_path):
         choose_run_file("refiner_grpo", "tny", None)
     with pytest.raises(ConfigError, match="neither --plugin NAME nor --config FILE"):
         choose_run_file(None, None, None)
-
-
-def test_what_is_wrong_in_one_place_hides_nothing_in_another(tiny_run):
-    """Neither a setting of the wrong type nor a model that is nowhere stops the other checks."""
-    tiny_run["learning_rate"] = "fast"
-    tiny_run["dataset"]["train_row"] = 8
-    found = "\n".join(problems(tiny_run))
-    assert re.search(r"learning_rate: should be a number", found)
-    assert re.search(r"dataset\.train_row\b.*Did you mean `train_rows`", found)
-    tiny_run["model_name_or_path"] = "package://nowhere/model"
-    found = "\n".join(problems(tiny_run))
-    assert "package 'nowhere' is not installed" in found
-    assert "train_row" in found
-
-
-def test_a_wrong_setting_still_lets_the_columns_be_checked(tiny_run, offer):
-    offer("rewards", needs_gold=NeedsGold)
-    tiny_run["rewards"].append({"name": "needs_gold"})
-    tiny_run["learning_rate"] = "fast"
-    found = "\n".join(problems(tiny_run))
-    assert re.search(r"rewards\.2: 'needs_gold' needs the column gold_answer", found)
-    assert "(`--rewards null` leaves out all rewards)" in found
 
 
 @pytest.mark.parametrize(
@@ -271,31 +192,12 @@ def test_a_run_file_that_the_user_did_not_write_is_said_to_be_shipped(where, shi
     assert ("tiny.yaml is the run file that 'sft' ships." in str(error)) == told
 
 
-def test_problems_that_only_the_whole_run_shows_have_their_line_too(tiny_run):
-    text = RunFile.from_mapping(tiny_run).to_yaml() + "loss_type: gpro\n"
-    text = text.replace("loss_type: bnpo\n", "", 1)
-    with pytest.raises(ConfigError, match=rf"my.yaml:{len(text.splitlines())} loss_type"):
-        resolve_run(RunFile.parse(text, "my.yaml"))
-
-
 def test_which_of_two_judges_a_reward_gets_must_be_said(tiny_run):
     tiny_run["judges"]["strict"] = {"name": "lexical"}
     said(tiny_run, r"rewards\.0\.judge: refiner_reward needs a judge.*words, strict")
     tiny_run["rewards"][0]["judge"] = "strict"
     run = resolve_run(RunFile.from_mapping(tiny_run))
     assert run.reward.rewards[0].reward.judge is run.judges["strict"]
-
-
-def one_dataset():
-    from datasets import Dataset
-
-    return Dataset.from_dict({"prompt": ["a"] * 8})
-
-
-def test_adapter_that_returns_no_splits(tiny_run, offer):
-    offer("datasets", one_dataset=one_dataset)
-    tiny_run["dataset"] = {"name": "one_dataset"}
-    said(tiny_run, r"one_dataset returned Dataset, not a DatasetDict")
 
 
 def test_held_out_rows_that_lack_a_column(tiny_run, offer):
@@ -339,12 +241,6 @@ def test_model_without_weights(tiny_run, tmp_path):
     copied_model(tiny_run, tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").unlink()
     said(tiny_run, r"model holds no weights \(\*\.safetensors")
-
-
-def test_model_of_an_unknown_kind(tiny_run, tmp_path):
-    copied_model(tiny_run, tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "no_such_model"}')
-    assert any("model_name_or_path" in problem for problem in problems(tiny_run))
 
 
 def test_tokenizer_that_is_damaged(tiny_run, tmp_path):

@@ -6,15 +6,8 @@ from typing import Any
 import pytest
 from accelerate import DistributedType
 
-from hf_rlhf.config import RunFile
 from hf_rlhf.distributed import planned
-from hf_rlhf.runs.preflight import advice
-from hf_rlhf.runs.preflight_sharding import (
-    resume_problems,
-    sharding_advice,
-    sharding_problems,
-)
-from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.runs.preflight_sharding import resume_problems, sharding_advice
 from hf_rlhf.storage.checkpoints import seal
 
 
@@ -23,10 +16,6 @@ def launch(kind: str, world: int, **settings: Any) -> Any:
     training = {"deepspeed": None, "fsdp": None, "distributed_state": state, "world_size": world}
     spec = SimpleNamespace(expect_distributed=settings.pop("expected", None))
     return SimpleNamespace(training=SimpleNamespace(**training, **settings), spec=spec)
-
-
-def problems(*arguments: Any, **settings: Any) -> str:
-    return "\n".join(map(str, sharding_problems(launch(*arguments, **settings))))
 
 
 @pytest.fixture
@@ -43,48 +32,6 @@ def test_one_device_shards_nothing(fsdp):
     assert not list(sharding_advice(launch("MULTI_GPU", 1)))
     fsdp.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     assert "DEEPSPEED on one device" in str(*sharding_advice(launch("MULTI_GPU", 1)))
-
-
-def test_a_plan_for_one_device_has_the_note_too(tiny_run):
-    for count in (1, 2):
-        with planned(count, elsewhere=True):
-            values = {**tiny_run, "expect_distributed": "FSDP", "prompts_per_step": 8}
-            notes = advice(resolve_run(RunFile.from_mapping(values)))
-            assert any("shards nothing" in note for note in notes) == (count == 1)
-
-
-@pytest.mark.parametrize(
-    ("replicate", "shard", "count", "message"),
-    [
-        (2, 8, 16, ""),
-        (1, 4, 4, ""),
-        (2, 8, 4, "dp_replicate 2 x dp_shard 8 = 16 processes, and 4 were launched"),
-        (2, 3, 8, "dp_replicate 2 x dp_shard 3 = 6 processes, and 8 were launched"),
-        (1, 1, 8, "one process = 1 processes, and 8 were launched"),
-        (4, 1, 4, "FSDP has nothing to shard over: `parallelism_config` is dp_replicate 4"),
-    ],
-)
-def test_the_sizes_of_a_hybrid_launch_are_its_processes(fsdp, replicate, shard, count, message):
-    fsdp.setenv("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", str(replicate))
-    fsdp.setenv("PARALLELISM_CONFIG_DP_SHARD_SIZE", str(shard))
-    assert problems("MULTI_GPU", count) == ""  # accelerate does not look at them
-    fsdp.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
-    assert message in problems("MULTI_GPU", count)
-    assert bool(message) == bool(problems("MULTI_GPU", count))
-    with planned(count):
-        assert problems("MULTI_GPU", count) == ""
-
-
-def test_activation_checkpointing_has_one_switch(fsdp):
-    message = "activation_checkpointing: is true here and in the launch configuration"
-    on, off = {"activation_checkpointing": True}, {"activation_checkpointing": False}
-    assert problems("MULTI_GPU", 2, **on) == ""
-    assert message in problems("MULTI_GPU", 2, **on, fsdp_config=on)
-    fsdp.setenv("FSDP_ACTIVATION_CHECKPOINTING", "true")
-    assert message in problems("MULTI_GPU", 2, **on)
-    assert problems("MULTI_GPU", 2, **off) == ""
-    fsdp.delenv("ACCELERATE_USE_FSDP")
-    assert problems("MULTI_GPU", 2, **on) == ""
 
 
 def test_a_sharded_optimizer_is_resumed_only_by_the_launch_that_wrote_it(tmp_path, monkeypatch):

@@ -60,51 +60,34 @@ def requirement(source):
     return source.requirement("acme-rewards", "1.0")
 
 
-def test_of_an_index(installed):
-    source = source_of(installed(), "acme_rewards")
-    assert source == Source(kind="index")
-    assert requirement(source) == "acme-rewards==1.0"
-
-
-def test_of_a_repository_without_its_password(installed):
-    vcs = {"vcs": "git", "commit_id": COMMIT}
-    url = "https://me:secret@example.org/acme/plugins.git"
-    source = source_of(
-        installed({"url": url, "vcs_info": vcs, "subdirectory": "rewards"}), "acme_rewards"
-    )
-    where = f"git+https://example.org/acme/plugins.git@{COMMIT}#subdirectory=rewards"
-    assert requirement(source) == f"acme-rewards @ {where}"
-
-
-def test_of_an_archive(installed):
-    info = {"url": "https://example.org/a-1.0.whl", "archive_info": {"hashes": {"sha256": "ab"}}}
-    source = source_of(installed(info), "acme_rewards")
-    assert requirement(source) == "acme-rewards @ https://example.org/a-1.0.whl#sha256=ab"
+VCS = {"vcs": "git", "commit_id": COMMIT}
+HASHES = {"hashes": {"sha256": "ab"}}
 
 
 @pytest.mark.parametrize(
-    ("url", "public"),
+    ("direct", "expected"),
     [
-        ("https://files.example.org/a.whl?X-Signature=abc#b", "https://files.example.org/a.whl"),
-        ("https://me:p@ss@example.org:8443/a.whl", "https://example.org:8443/a.whl"),
-        ("ssh://git@example.org:2222/a.whl", "https://example.org/a.whl"),
+        (None, "acme-rewards==1.0"),
+        (
+            {
+                **{"url": "https://me:p@ss@example.org/acme/plugins.git", "vcs_info": VCS},
+                "subdirectory": "rewards",
+            },
+            "acme-rewards @ git+https://example.org/acme/plugins.git"
+            f"@{COMMIT}#subdirectory=rewards",
+        ),
+        (
+            {"url": "https://example.org:8443/a.whl?X-Signature=abc#b", "archive_info": HASHES},
+            "acme-rewards @ https://example.org:8443/a.whl#sha256=ab",
+        ),
+        ({"url": "file:///home/me/a-1.0.whl", "archive_info": {}}, None),
+        ({"url": "file:///home/me/rewards", "dir_info": {}}, None),
+        ({"url": "file:///home/me/rewards", "vcs_info": VCS}, None),
     ],
 )
-def test_an_address_has_no_secrets_and_its_own_port(installed, url, public):
-    assert source_of(installed({"url": url, "archive_info": {}}), "acme_rewards").url == public
-
-
-@pytest.mark.parametrize(
-    "info",
-    [
-        {"url": "file:///home/me/a-1.0.whl", "archive_info": {}},
-        {"url": "file:///home/me/rewards", "dir_info": {}},
-        {"url": "file:///home/me/rewards", "vcs_info": {"vcs": "git", "commit_id": COMMIT}},
-    ],
-)
-def test_what_lies_on_this_machine_is_no_requirement(installed, info):
-    source = source_of(installed(info), "acme_rewards")
-    assert requirement(source) is None
+def test_what_others_can_install_has_no_secret_and_no_local_path(installed, direct, expected):
+    source = source_of(installed(direct), "acme_rewards")
+    assert requirement(source) == expected
     assert "/home/me" not in source.model_dump_json()
 
 
@@ -124,16 +107,6 @@ def test_code_that_is_read_from_a_checkout_has_its_commit(installed, checkout, h
     assert source_of(package, "acme_rewards").dirty is False
     (checkout / "rewards" / "new_module.py").write_text("")
     assert source_of(package, "acme_rewards").dirty is True
-
-
-def test_a_repository_around_ignored_code_is_not_its_own(installed, checkout, monkeypatch):
-    (checkout / ".gitignore").write_text("venv\n")
-    code = checkout / "venv"
-    code.mkdir()
-    package = installed({"url": "", "dir_info": {"editable": True}}, code=code)
-    assert source_of(package, "acme_rewards") == Source(kind="editable")
-    monkeypatch.setenv("PATH", "")
-    assert source_of(package, "acme_rewards") == Source(kind="editable"), "without git"
 
 
 def test_every_package_of_a_component_has_one_whatever_the_working_directory(tmp_path, monkeypatch):

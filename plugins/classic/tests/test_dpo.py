@@ -233,7 +233,6 @@ def test_rows_at_every_length_are_counted_as_trl_has_them(run, most):
     ("rows", "settings", "said"),
     [
         ([{"prompt": "a", "completion": "b"}], {}, "chosen, rejected are missing"),
-        (PAIRS, {"sync_ref_model": True, **LORA}, "with LoRA the reference is the base itself"),
         (
             PAIRS,
             {"sync_ref_model": True, "precompute_ref_log_probs": True},

@@ -1,4 +1,4 @@
-"""Lists and tables fit the width that there is, and split no word and no number."""
+"""Messages and tables fit a terminal, split no number, and send no control characters."""
 
 import io
 import re
@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from hf_rlhf.cli import dispatch, main
-from hf_rlhf.cli.columns import list_line
 from hf_rlhf.errors import RewardError
 from hf_rlhf.formatting import print_table, terminal_message
 from hf_rlhf.training import quiet_libraries
@@ -34,17 +33,6 @@ def printed(stream, work):
         patch.setattr(sys, "stdout", stream)
         work()
     return stream.getvalue()
-
-
-@pytest.mark.parametrize("verb", [["list"], ["describe", "refiner_reward"]])
-def test_what_is_listed_fits_a_terminal_and_splits_no_word(verb):
-    def words(text):
-        return sorted(text.replace("(", " ").replace(")", " ").split())
-
-    shown = printed(Terminal(), lambda: main(verb))
-    assert words(shown) == words(printed(io.StringIO(), lambda: main(verb)))
-    long = [line for line in shown.splitlines() if len(line) > 60]
-    assert len(long) <= 1, "the last line, of commands"
 
 
 HOSTILE = "a\x1b]52;c;ZWNobw==\x07\x1b[2J\x9b2J\r\u202ebz\u2066\x08"
@@ -74,24 +62,6 @@ def test_no_message_or_table_sends_control_characters(stream):
     said = re.sub(r"\x1b\[[0-9;]*m", "", printed(stream(), tables))  # rich's own styles
     assert said.count(SHOWN) == 6
     assert not set(HOSTILE) & set(said) & set("\x1b\x07\x9b\r\u202e\u2066\x08")
-
-
-def test_a_pipe_gets_one_line_with_the_source_in_its_column():
-    text = "several words " * 10
-
-    def line():
-        print(list_line("name", text, "a package"))
-
-    shown = printed(Terminal(), line).splitlines()
-    assert shown[0].startswith("name several words")
-    assert shown[-1].endswith("(a package)")
-    assert printed(io.StringIO(), line) == f"name {'a package':24} {text}".rstrip() + "\n"
-
-
-def test_text_is_below_a_head_that_leaves_no_room():
-    shown = printed(Terminal(), lambda: print(list_line("x" * 40, "several words " * 10)))
-    assert shown.splitlines()[0] == "x" * 40
-    assert shown.splitlines()[1].startswith("    several words several")
 
 
 def test_a_message_keeps_commands_whole_and_colours_its_first_word(monkeypatch):
