@@ -89,16 +89,8 @@ def _document(part: Any, noted: Noted) -> dict[str, Any] | None:
             page = _document(part.get("content"), noted)
             return page and {"url": part.get("url"), **page}
         case "document":
-            text = _page_text(part.get("source"))
+            source = part.get("source")  # "" for a file, an address, or a picture of pages
+            text = joined_text(source.get("content")) if part_type(source) == "content" else ""
+            text = str(source.get("data") or "") if part_type(source) == "text" else text
             return {"title": part.get("title"), "content": text} if text else None
     return None
-
-
-def _page_text(source: Any) -> str:
-    """Return the text of a document; "" for a file, an address, or a picture of pages."""
-    match part_type(source):
-        case "text":
-            return str(source.get("data") or "")
-        case "content":
-            return joined_text(source.get("content"))
-    return ""

@@ -43,41 +43,22 @@ _TITLE = re.compile(r"\s*Title:[ \t]*([^\n]*)")
 
 
 def documents_in(value: Any, path: str, noted: Noted) -> tuple[Document, ...]:
-    """Return the documents of a search result. Raises BadRow for any other value.
-
-    Reads title and content; the names of a document's other fields are counted.
-    """
+    """Return the documents of a search result, as `documents_in_text` does. Raises BadRow."""
     if value is None:
         noted["documents_missing"] += 1
         return ()
-    if isinstance(value, str):
-        return full([Document("", value)], noted)
-    if isinstance(value, Mapping):
-        value = [value]
-    if not isinstance(value, list):
+    values = [value] if isinstance(value, (str, Mapping)) else value
+    if not isinstance(values, list):
         raise BadRow("content_not_text", f"{path} is {describe_value(value)}, expected a list")
-    documents = [_listed(entry, f"{path}[{at}]", noted) for at, entry in enumerate(value)]
-    return full([document for document in documents if document is not None], noted)
-
-
-def _listed(entry: Any, path: str, noted: Noted) -> Document | None:
-    if entry is None:
-        noted["documents_null"] += 1
-        return None
-    if not isinstance(entry, Mapping):
-        return Document("", scalar_text(entry, path, noted))
-    names = first_present(entry, _TITLES), first_present(entry, _CONTENTS)
-    for key in entry:
-        if key not in names and entry[key] is not None:
-            noted[f"document_fields_left_out.{key}"] += 1
-    values = [entry.get(name) for name in names]
-    if names[1] in _SNIPPETS:
-        values[1] = _plain_text(values[1])
-    title, content = (
-        scalar_text(value, f"{path}.{name}", noted)
-        for name, value in zip(names, values, strict=True)
-    )
-    return Document(title, content)
+    noted["documents_null"] += values.count(None)
+    documents = [
+        _document(each, noted)
+        if isinstance(each, dict)
+        else Document("", scalar_text(each, f"{path}[{at}]", noted))
+        for at, each in enumerate(values)
+        if each is not None
+    ]
+    return full(documents, noted)
 
 
 def documents_in_text(text: str, noted: Noted) -> tuple[Document, ...]:
@@ -136,23 +117,22 @@ def _unwrapped(wrapper: dict[str, Any], beside: list[Any], noted: Noted) -> Any:
             for name, value in rest.items()
             if isinstance(value, str) and name not in _REQUEST
         }
-        if _are_documents(inner) or _holds_documents(inner) or (inner == [] and not texts):
+        deeper = inner if isinstance(inner, dict) else {}
+        holds = any(_are_documents(each) for each in (inner, *map(deeper.get, _WRAPPERS)))
+        if holds or (inner == [] and not texts):
             noted.update(f"document_fields_left_out.{name}" for name in rest if name not in texts)
             beside += [texts] if texts else []
             return inner
     return wrapper
 
 
-def _holds_documents(wrapper: Any) -> bool:
-    return isinstance(wrapper, dict) and any(_are_documents(wrapper.get(key)) for key in _WRAPPERS)
-
-
 def _are_documents(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_document, value))
-
-
-def _is_document(value: Any) -> bool:
-    return isinstance(value, dict) and any(value.get(key) for key in (*_CONTENTS, *_URLS))
+    keys = (*_CONTENTS, *_URLS)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(each, dict) and any(each.get(key) for key in keys) for each in value)
+    )
 
 
 def _is_empty(value: Any) -> bool:

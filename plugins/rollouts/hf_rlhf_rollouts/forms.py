@@ -105,8 +105,9 @@ def read_rollout(
         form: the form of the row, a key of `rollout_forms()`; detected by default.
     """
     try:
-        values = _unpacked(values, noted)
-        name, values = _recognise(values, form, noted)
+        texts = {key: values[key] for key in _JSON_COLUMNS if isinstance(values.get(key), str)}
+        values = {**values, **{key: json_in(text, noted) for key, text in texts.items()}}
+        name = _recognise(values, form)
         rollout = rollout_forms()[name].read(values, noted)
         if not rollout.question.strip():
             raise _without_question(values)
@@ -115,68 +116,24 @@ def read_rollout(
     return replace(rollout, where=where, form=name)
 
 
-def _unpacked(values: Mapping[str, Any], noted: Noted) -> Mapping[str, Any]:
-    parsed = {
-        key: json_in(text, noted)
-        for key in _JSON_COLUMNS
-        if isinstance(text := values.get(key), str)
-    }
-    return {**values, **parsed} if parsed else values
-
-
-def _recognise(
-    values: Mapping[str, Any], form: str | None, noted: Noted
-) -> tuple[str, Mapping[str, Any]]:
-    """Return the single matching form of a row, and the row in that form's columns.
-
-    If none matches, the only other column with the text or messages of a trace is read as
-    `response` or `messages`. Raises BadRow, listing the matches or the candidate columns.
-    """
+def _recognise(values: Mapping[str, Any], form: str | None) -> str:
+    """Return the single matching form of a row. Raises BadRow if none or several match."""
     known = {form: rollout_forms()[form]} if form else rollout_forms()
     fitting = [name for name, each in known.items() if each.fits(values)]
-    columns = [] if fitting else _trace_columns(values)
-    if len(columns) == 1:
-        value = values[columns[0]]
-        free = MESSAGES if isinstance(value, list) else tagged.TEXTS
-        noted[f"column_read.{columns[0]}"] += 1
-        renamed = {next(name for name in free if name not in values): value, **values}
-        values = {name: value for name, value in renamed.items() if name != columns[0]}
-        fitting = [name for name, each in known.items() if each.fits(values)]
     if len(fitting) == 1:
-        return fitting[0], values
+        return fitting[0]
     if fitting:
         listed = ", ".join(fitting)
         raise BadRow("two_forms", f"{listed} fit this row. Say which: --form {fitting[0]}")
     problem = f"the row has: {_column_names(values)}{_near((*TRACE_KEYS, *MESSAGES), values)}"
-    if columns:
-        several = " and ".join(f"`{name}`" for name in columns)
-        problem = f"{several} have traces: rename one of them to `response` or `messages`"
-    elif values.get(column := first_present(values, TRACE_KEYS)) is not None:
+    if values.get(column := first_present(values, TRACE_KEYS)) is not None:
         problem = f"`{column}` is {describe_value(values[column])}"
     expected = "; ".join(f"{name}: {each.expects}" for name, each in known.items())
     asks = any(values.get(key) is not None for key in QUESTION_KEYS)
     raise BadRow("no_trace" if asks else "no_form", f"{problem}. Expected {expected}")
 
 
-def _trace_columns(values: Mapping[str, Any]) -> list[str]:
-    """Return the columns of unknown names with the messages of a trace, or a text in tags.
-
-    A text within another, such as the answer alone, does not count; results come first.
-    """
-    others = {name: value for name, value in values.items() if name not in QUESTION_KEYS}
-    texts = {name: value for name, value in others.items() if tagged.acts_in(value)}
-    whole = [
-        name
-        for name, text in texts.items()
-        if not any(len(each) > len(text) and text.strip() in each for each in texts.values())
-    ]
-    complete = [name for name in whole if tagged.has_results(texts[name])]
-    talks = [name for name, value in others.items() if find_conversation({"messages": value})]
-    return [*(complete or whole), *talks]
-
-
 def _without_question(values: Mapping[str, Any]) -> BadRow:
-    """Return the error for a row without a question."""
     column = first_present(values, QUESTION_KEYS)
     problem = f"the row has: {_column_names(values)}{_near(QUESTION_KEYS, values)}"
     if column in values:

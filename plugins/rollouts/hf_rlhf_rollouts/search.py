@@ -18,7 +18,6 @@ from hf_rlhf_rollouts.documents import documents_in
 from hf_rlhf_rollouts.steps import (
     SEARCH_TOOL,
     Answer,
-    Document,
     Reasoning,
     Rollout,
     Search,
@@ -44,11 +43,8 @@ _OTHER = re.compile(r"[^a-z0-9]+")
 def fits(values: Mapping[str, Any]) -> bool:
     """Return whether a row has a list of steps, not messages."""
     lists = (values[key] for key in TRACE_KEYS if isinstance(values.get(key), list))
-    return any(not (steps and _is_message(steps[0])) for steps in lists)
-
-
-def _is_message(step: Any) -> bool:
-    return isinstance(step, Mapping) and "role" in step and "type" not in step
+    firsts = (steps[0] if steps else None for steps in lists)
+    return any(not isinstance(it, Mapping) or "role" not in it or "type" in it for it in firsts)
 
 
 def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
@@ -57,24 +53,18 @@ def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
     trace = values[column]
     if not isinstance(trace, list):
         raise BadRow("no_trace", f"{column!r} is {describe_value(trace)}, expected a list of steps")
-    steps = _each(trace, column, noted)
+    steps: list[Step] = []
+    for at, step in enumerate(trace):
+        path = f"{column}[{at}]"
+        if not isinstance(step, dict):
+            raise BadRow("step_not_object", f"{path} is {describe_value(step)}, expected an object")
+        steps += _steps(step, path, noted)
     question = scalar_text(values.get(question_field), question_field, noted)
     if values.keys() <= _CANONICAL and isinstance(values.get("fields"), Mapping):
         fields = dict(values["fields"])
     else:
         fields = other_fields(values, (question_field, column, "id"))
     return Rollout(row_id(values), question, tuple(steps), fields)
-
-
-def _each(trace: list[Any], column: str, noted: Noted) -> list[Step]:
-    steps: list[Step] = []
-    for at, step in enumerate(trace):
-        if not isinstance(step, dict):
-            raise BadRow(
-                "step_not_object", f"{column}[{at}] is {describe_value(step)}, expected an object"
-            )
-        steps += _steps(step, f"{column}[{at}]", noted)
-    return steps
 
 
 def _steps(step: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
@@ -85,7 +75,8 @@ def _steps(step: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
     if plain in SEARCH:
         return _searches(step, path, WEB_SEARCH if plain == "websearch" else SEARCH_TOOL, noted)
     if plain in RESULT:
-        return [SearchResult(_documents(step, path, noted))]
+        column = first_present(step, ("documents", "results", "content", "text"))
+        return [SearchResult(documents_in(step.get(column), f"{path}.{column}", noted))]
     if plain.endswith("answer"):
         return [Answer(_content(step, path, noted, "content", "answer", "text"), str(kind))]
     if plain == "unknown" and "kind" in step:
@@ -103,19 +94,8 @@ def _searches(step: Mapping[str, Any], path: str, default: str, noted: Noted) ->
     tool_name = tool if isinstance(tool, str) and tool else default
     column = first_present(step, ("query", "queries", "content"))
     queries = step.get(column)
-    if isinstance(queries, list):
-        # Parallel searches of a step.
-        return [
-            Search(scalar_text(query, f"{path}.{column}[{at}]", noted), tool_name)
-            for at, query in enumerate(queries)
-        ]
-    return [Search(scalar_text(queries, f"{path}.{column}", noted), tool_name)]
-
-
-def _documents(step: Mapping[str, Any], path: str, noted: Noted) -> tuple[Document, ...]:
-    names = ("documents", "results", "content", "text")
-    column = first_present(step, names)
-    return documents_in(step.get(column), f"{path}.{column}", noted)
+    listed = queries if isinstance(queries, list) else [queries]  # parallel searches of a step
+    return [Search(scalar_text(each, f"{path}.{column}", noted), tool_name) for each in listed]
 
 
 def _content(step: Mapping[str, Any], path: str, noted: Noted, *names: str) -> str:

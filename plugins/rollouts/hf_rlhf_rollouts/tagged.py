@@ -11,7 +11,6 @@ References: https://github.com/PeterGriffinJin/Search-R1, https://github.com/rlr
 
 import json
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -38,7 +37,7 @@ from hf_rlhf_rollouts.submissions import submission
 
 TEXTS = (
     *("response", "output", "completion", "trace", "trajectory", "generated_text", "full_traces"),
-    *("sequences_str", "text"),
+    *("sequences_str", "text", "full_output", "rollout", "rollout_text"),
 )
 """Columns of the text; the first with tags counts."""
 PROMPTING = ("system", "developer", "user")
@@ -50,7 +49,8 @@ _ACTION = re.compile(r"<(?:search|call_tool|tool_call|answer)\b[^<>]*>", re.IGNO
 _OPEN = re.compile(
     rf"<(think|answer|{'|'.join(SEARCHES + RESULTS)})((?:\s[^<>]*)?)>", re.IGNORECASE
 )
-_CLOSE = re.compile(rf"</(think|answer|call|{'|'.join(SEARCHES + RESULTS)})>", re.IGNORECASE)
+_OPENED_RESULT = rf"<(?:{'|'.join(RESULTS)})(?:\s[^<>]*)?>"
+_ACTS = rf"<(?:answer|{'|'.join(SEARCHES + RESULTS)})(?:\s[^<>]*)?>"
 _ATTRIBUTE = re.compile(r"(?<![\w-])([\w-]++)=(?:\"([^\"]*)\"|'([^']*)'|(\S+))")
 _ROLE = re.compile(r"<\|im_start\|>(\w+)\n?|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*")
 _MARK = re.compile(r"<\|(?:im_end|endoftext|eot_id|begin_of_text)\|>")
@@ -76,18 +76,16 @@ def _plain(text: str) -> str:
 
 def fits(values: Mapping[str, Any]) -> bool:
     """Return whether a row has an agent's text, or its messages without tool calls."""
-    return bool(_text(values)[0]) or _in_messages(values)
-
-
-def _in_messages(values: Mapping[str, Any]) -> bool:
+    if _text(values)[0]:
+        return True
     conversation = find_conversation(values)
     messages = [m for m in conversation.messages if isinstance(m, Mapping)] if conversation else []
     replies = [message for message in messages if message.get("role") == "assistant"]
-    called = any(message.get("role") == "function_call" for message in messages)
-    if called or any(reply.get("tool_calls") or reply.get("function_call") for reply in replies):
+    if any(message.get("role") == "function_call" for message in messages) or any(
+        reply.get("tool_calls") or reply.get("function_call") for reply in replies
+    ):
         return False
-    texts = (reply.get("content") for reply in replies)
-    return any(isinstance(text, str) and _ACTION.search(text) for text in texts)
+    return any(acts_in(reply.get("content")) for reply in replies)
 
 
 def _text(values: Mapping[str, Any]) -> tuple[str, str]:
@@ -104,11 +102,6 @@ def _text(values: Mapping[str, Any]) -> tuple[str, str]:
 def acts_in(text: Any) -> TypeGuard[str]:
     """Return whether a value is a text with an agent's searches or answers in tags."""
     return isinstance(text, str) and _ACTION.search(text) is not None
-
-
-def has_results(text: str) -> bool:
-    """Return whether a text has results in tags."""
-    return any(opened[1].lower() in RESULTS for opened in _OPEN.finditer(text))
 
 
 def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
@@ -280,41 +273,33 @@ def _bare(text: str) -> Iterator[Step]:
 
 
 class _Tags:
-    """The positions of a text's tags from a single pass, however many are unclosed."""
+    """Finds the tags of a text; each is found once, however many are unclosed."""
 
     def __init__(self, text: str) -> None:
-        self._acts: list[int] = []
-        self._results: list[int] = []
-        for tag in _OPEN.finditer(text):
-            self._acts += [tag.start()] * (tag[1].lower() != "think")
-            self._results += [tag.start()] * (tag[1].lower() in RESULTS)
-        self._closing: dict[str, list[int]] = {}
-        for tag in _CLOSE.finditer(text):
-            self._closing.setdefault(tag[1].lower(), []).append(tag.start())
-        calls = [*self._closing.get("call_tool", ()), *self._closing.pop("call", ())]
-        self._closing["call_tool"] = sorted(calls)
-        self._length = len(text)
+        self._text = text
+        self._found: dict[str, int] = {}
+        """Pattern -> its last match, or the text's length."""
 
     def closed(self, opened: re.Match[str]) -> tuple[int, int]:
         """Return where a tag's content ends, and where the text continues."""
-        name, begin = opened[1].lower(), opened.end()
-        closing = self._next(self._closing.get(name, ()), begin)
+        name, begin, end = opened[1].lower(), opened.end(), len(self._text)
+        closing = self._next("</call(?:_tool)?>" if name == "call_tool" else f"</{name}>", begin)
         if name == "think":
-            act = self._next(self._acts, begin)
+            act = self._next(_ACTS, begin)
             # An unclosed thought ends at the agent's next action; thoughts may also mention tags.
-            if act < closing and (
-                closing == self._length or self._next(self._results, begin) < closing
-            ):
+            if act < closing and (closing == end or self._next(_OPENED_RESULT, begin) < closing):
                 return act, act
-        if closing == self._length:
+        if closing == end:
             detail = f"<{name}> at character {opened.start() + 1} of the text is never closed"
             raise BadRow("tag_not_closed", detail)
-        return closing, opened.string.index(">", closing) + 1
+        return closing, self._text.index(">", closing) + 1
 
-    def _next(self, places: Sequence[int], begin: int) -> int:
-        """Return the first place from `begin` on; the text's length if there is none."""
-        at = bisect_left(places, begin)
-        return places[at] if at < len(places) else self._length
+    def _next(self, pattern: str, begin: int) -> int:
+        """Return the first match from `begin` on; the text's length if there is none."""
+        if self._found.get(pattern, -1) < begin:
+            found = re.compile(pattern, re.IGNORECASE).search(self._text, begin)
+            self._found[pattern] = found.start() if found else len(self._text)
+        return self._found[pattern]
 
 
 def _step(name: str, attributes: str, inside: str, noted: Noted) -> Step:

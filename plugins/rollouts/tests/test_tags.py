@@ -1,14 +1,10 @@
 """Paired tags: the same as a pattern finds, in one pass over the text."""
 
 import re
-from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_rlhf.data import BadRow
-from hf_rlhf_rollouts import tagged
 from hf_rlhf_rollouts.tags import pairs, without_pairs
 
 OPENING = re.compile(r"<(a|b)(?: id=([^<>]*))?>")
@@ -36,32 +32,3 @@ class Counted(str):
 def test_a_closing_tag_that_is_missing_is_looked_for_once():
     assert not [*pairs(OPENING, Counted("<a><b>" * 1000))]
     assert Counted.searched == 2
-
-
-@pytest.mark.parametrize(
-    "unclosed",
-    ["<think>", "<think><search>x</search>", "<think><search>x</search><result>y</result>"],
-)
-def test_of_thoughts_without_end_each_tag_is_found_once(unclosed, monkeypatch):
-    """Searching the rest of the text for each takes a second at 50,000 characters."""
-    tags = Counter()
-
-    class Counting:
-        def finditer(self, *arguments):
-            for tag in opening.finditer(*arguments):
-                tags[tag.start()] += 1
-                yield tag
-
-        def search(self, *arguments):
-            return opening.search(*arguments)
-
-    opening = tagged._OPEN
-    monkeypatch.setattr(tagged, "_OPEN", Counting())
-    for end in ("", "</think>"):
-        tags.clear()
-        try:
-            steps = [*tagged.steps_in(unclosed * 50 + end, Counter())]
-        except BadRow:
-            steps = []
-        assert bool(steps) == ("search" in unclosed or bool(end))
-        assert set(tags.values()) == {1}

@@ -51,7 +51,6 @@ NOTED = {
     "control_characters": "control characters taken out of texts",
     "half_characters": "halves of surrogate pairs replaced by U+FFFD",
     "not_a_number": "NaN and infinity in other fields, made null",
-    "column_read": "traces whose text or messages are in this column",
     "earlier_turns": "turns before the question, kept in `fields` only",
     "later_turns": "turns of the user after the first call that follow no answer: unknown steps",
     "answer_echoes": "tool outputs that repeat a submitted answer, left out",

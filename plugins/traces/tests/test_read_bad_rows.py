@@ -66,10 +66,10 @@ BAD = {
         "content_not_text",
         "trace[0].content is an object",
     ),
-    "document content a list": (
-        row(LOOK, {"type": "search_result", "documents": [{"title": "A", "content": ["b"]}]}),
+    "a document that is a list": (
+        row(LOOK, {"type": "search_result", "documents": [["b"]]}),
         "content_not_text",
-        "trace[1].documents[0].content is a list",
+        "trace[1].documents[0] is a list",
     ),
     "result first": (row(FOUND, *GOOD), "result_before_search", "step 1 answers no search"),
     "two answers": (row(*GOOD, {**ANSWER, "content": "d"}), "two_answers", "'c' and 'd'"),
@@ -157,7 +157,7 @@ def test_documents_that_are_null_empty_or_huge() -> None:
     documents = [
         None,
         {"title": "", "content": None},
-        {"title": "A", "content": "x" * 30, "url": "u"},
+        {"title": "A", "content": "x" * 30, "url": ["u"]},
     ]
     documents.append({"title": "B" * 11, "content": "y"})
     steps, noted = kept(

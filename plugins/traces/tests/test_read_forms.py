@@ -357,10 +357,6 @@ READ: dict[str, tuple[dict[str, Any], str, tuple[Step, ...]]] = {
         "chat",
         FOUND,
     ),
-    **{
-        f"a column {column}": ({column: [CHAT[1], said(CALL), GIVEN, END]}, "chat", FOUND)
-        for column in ("traj", "history")
-    },
     "a step of unknown type": (
         {**SEARCH, "trace": [*SEARCH["trace"][:3], REFLECTION]},
         "search",
@@ -485,21 +481,6 @@ def test_a_model_that_writes_on_behind_its_answer_has_answered(on: str) -> None:
     went_on = f"{text.partition(' The answer')[0]}<search>Lyon</search><information>In France."
     assert reasons({"sequences_str": went_on})[0] == "tag_not_closed"
     assert read({"sequences_str": f"{went_on}</information>"}).trace.answer == ""
-
-
-@pytest.mark.parametrize("column", ["full_output", "model output"])
-def test_the_text_is_found_in_a_column_of_any_name(column: str) -> None:
-    text = SEARCH_R1.rpartition("assistant\n")[2]
-    row = {"question": "Where is Paris?", "predicted": "<answer> France </answer>", column: text}
-    found = read({"response": "France", **row})
-    assert found.trace.answer == "France"
-    assert found.noted[f"column_read.{column}"] == 1
-    assert found.trace.fields == {"response": "France", "predicted": row["predicted"]}
-    end = text[text.index("<information>") :]
-    assert read({**row, "end": end}).trace.answer == "France"  # a part of the text
-    reason, detail = reasons({**row, "draft": text.replace("Paris", "Lyon")})
-    assert reason == "no_trace"
-    assert f"`{column}` and `draft` have traces: rename one of them to `response`" in detail
 
 
 def test_a_form_that_is_asked_for_is_used() -> None:
