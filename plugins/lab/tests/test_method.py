@@ -12,7 +12,7 @@ import yaml
 from scipy.stats import spearmanr
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import ConfigError, DataError
+from hf_rlhf.errors import ConfigError
 from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.runs import resolve_scoring
 from hf_rlhf.testing.scripted_server import ScriptedServer
@@ -20,7 +20,7 @@ from hf_rlhf.train import dry_run_status
 from hf_rlhf_lab.command import rewards
 from hf_rlhf_lab.method.command import DEFAULT_FILE
 from hf_rlhf_lab.method.signals import calibrate, drawn_for_testing, fit_weights
-from hf_rlhf_lab.method.training import survival, write_pairs
+from hf_rlhf_lab.method.training import survival
 from hf_rlhf_lab.validation.checks import correlation_loss
 from hf_rlhf_lab.validation.gold import Gold
 
@@ -149,20 +149,6 @@ def test_a_signal_that_often_abstains_is_not_kept():
     assert "10%" in calibrate(scores, gold_of(grades), 0.1)["reason"]
 
 
-def test_pairs_are_the_best_and_the_worst_of_a_prompt(tmp_path):
-    gold = gold_of(np.zeros(9), per_prompt=3)
-    scores = np.array([1, 3, 2, 5, 5, 5, np.nan, 0, 4.0])
-    counts = write_pairs(tmp_path / "pairs.jsonl", gold, scores)
-    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
-    assert [(row["chosen"], row["rejected"]) for row in rows] == [
-        ("text 1", "text 0"),
-        ("text 8", "text 7"),
-    ]
-    assert counts == {"pairs": 2, "prompts_without_a_pair": 1}
-    with pytest.raises(DataError, match="no prompt has two responses"):
-        write_pairs(tmp_path / "none.jsonl", gold, np.ones(9))
-
-
 @pytest.mark.parametrize(
     ("grade_gain", "agrees", "reason"),
     [(1.0, True, ""), (-1.0, True, "did not rise"), (1.0, False, "no longer agree")],
@@ -248,12 +234,14 @@ def test_a_training_is_continued_only_if_its_inputs_are_the_same(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hf_rlhf_lab.method.steps.train", killed)
-    model = {"reward_model": {"run": "reward"}}
+    settings = {"dataset": {"name": "tastes", "train_rows": 64, "test_rows": 9}, "max_steps": 1}
+    settings |= {"max_completion_length": 16}
+    criteria = {"good": {"means": "m", "grade": {"name": "signals.py:clear"}}}
     for change in ("", "\n# a comment\n", "\nCHANGED = 1\n"):
         with open("signals.py", "a") as file:
             file.write(change)
         with pytest.raises(KeyboardInterrupt):
-            run(**model)
+            run(criteria=criteria, survival={"run": "grpo", "settings": settings})
     assert began[0] == began[1] != began[2]
 
 
@@ -357,16 +345,3 @@ def test_the_monitor_of_the_training_may_stop_it():
     assert rewards(["method", "--out", "out", *options]) == 1
     assert re.search(r"stopped at survival. the monitor stopped it at step \d+: ", headline())
     assert rewards(["method", "--out", "out", *options]) == 1  # and not trained again
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_reward_model_is_trained_on_the_weighted_signals_and_validated():
-    options = ["--reward_model", "{run: reward, settings: {max_steps: 20, save_steps: 20}}"]
-    rewards(["method", "--out", "out", *options, "--survival", "null", "--require", "[]"])
-    steps = results()["steps"]
-    assert steps["reward_model"]["pairs"] > 50
-    assert steps["validation"]["report"]["data"]["responses"] == 300
-    (entry, grader) = fragment()["rewards"]
-    assert entry["name"] == "reward_model"
-    assert grader["weight"] == 0

@@ -1,13 +1,11 @@
 """What a report says of parts of the data: slices, the worst pairs, best of N, other data."""
 
-import json
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from hf_rlhf_lab.validation.agreement import (
-    against_other_labels,
     agreement,
     detectable_accuracy,
 )
@@ -183,28 +181,6 @@ def test_a_fall_on_other_data_fails_and_its_loss_has_an_interval():
     better = _elsewhere(there, home)
     assert better.verdict == "pass"
     assert better.measures["loss"].high == 0
-
-
-def test_a_label_and_the_reward_are_compared_with_the_same_other_labels():
-    rng = np.random.default_rng(0)
-    truth = rng.normal(size=(100, 2))
-    labels = np.round(truth[..., None] + rng.normal(size=(100, 2, 3)))
-    scored = graded(truth, labels.mean(-1), labels=labels.reshape(200, 3).tolist())
-    measured = against_other_labels(scored)
-    agreed, own = [], []
-    for n in range(100):
-        for left_out in range(3):
-            margin = np.delete(labels[n], left_out, axis=1).mean(axis=1)
-            if margin[0] != margin[1]:
-                sign = np.sign(margin[0] - margin[1])
-                one = sign * (labels[n, 0, left_out] - labels[n, 1, left_out])
-                agreed.append((np.sign(one) + 1) / 2)
-                own.append(float(sign * (truth[n, 0] - truth[n, 1]) > 0))
-    assert measured["one_label"].mean == pytest.approx(np.mean(agreed))
-    assert measured["reward_on_other_labels"].mean == pytest.approx(np.mean(own))
-    assert measured["reward_on_other_labels"].mean > measured["one_label"].mean
-    assert against_other_labels(graded(truth, labels.mean(-1))) == {}
-    assert json.dumps(agreement(scored).to_json())
 
 
 def test_hacks_that_were_found_stand_first_and_names_of_data_are_no_mathematics(tmp_path, pictures):

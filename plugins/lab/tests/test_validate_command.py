@@ -46,7 +46,6 @@ def test_a_named_reward_on_graded_rows(tmp_path):
     rewards(["validate", "concise", "--data", "rows.jsonl", *arguments, "--out", "one"])
     one = report("one")
     assert one["checks"][0]["measures"]["accuracy"]["mean"] == 1
-    assert one["checks"][0]["measures"]["one_label"]["mean"] == 1
     assert one["cost"]["score_mean"] == pytest.approx(0.652, abs=1e-3)
     assert one["cost"]["score_std"] == pytest.approx(0.342, abs=1e-3)
 
@@ -113,8 +112,6 @@ def test_slices_of_a_column_are_in_the_report_and_an_unknown_column_is_refused(t
         "def has_yes(completions, **_):\n    return ['yes' in each for each in completions]\n"
     )
     command = ["validate", "my.py:has_yes", "--data", "rows.jsonl"]
-    rewards(command)
-    assert "`--by COLUMN` shows agreement for each value of: topic (2)." in capsys.readouterr().out
     assert rewards([*command, "--by", "topic"]) == 1
     assert verdicts()["slices: topic"] == "fail"
     page = (tmp_path / "evals/validation/validation.md").read_text()

@@ -61,10 +61,8 @@ class MethodFile(_Section):
     """Minimum rank correlation with the grade: of a signal, of the weighted sum on the test
     prompts, and of the reward after training on it. The 95% interval must also lie above 0."""
     test_share: Annotated[float, Gt(0), Lt(1)] = 0.5
-    """Share of the prompts for testing weights and reward model; the rest select and fit them."""
+    """Share of the prompts for testing the weights; the rest select and fit them."""
     seed: int = 0
-    reward_model: Training | None = None
-    """A reward model to train on pairs labelled by the weighted signals. None: use their sum."""
     require: list[str] = ["agreement", "length", "hacks", "abstentions"]
     """Checks of `hf-rlhf rewards validate` that must pass."""
     attacks: list[str] = ["text_attacks"]

@@ -1,7 +1,6 @@
 """Resolve and check everything that a method needs before any training."""
 
 import asyncio
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,8 +10,7 @@ from hf_rlhf.errors import ConfigError, JudgeError, Problem
 from hf_rlhf.formatting import counted, listed
 from hf_rlhf.runs import resolve_run, resolve_scoring
 from hf_rlhf_lab.method.file import Method
-from hf_rlhf_lab.method.steps import Pipeline, pairs_section, trial_file
-from hf_rlhf_lab.method.training import write_pairs
+from hf_rlhf_lab.method.steps import Pipeline, trial_file
 from hf_rlhf_lab.target import gold_rows, tokenizer_of
 from hf_rlhf_lab.validation.gold import FEW
 
@@ -44,12 +42,6 @@ def prepare(method: Method, folder: Path, launch: Sequence[str]) -> Pipeline:
             fix = "Name a run of grpo, ppo or rloo with an `evaluation` section."
             where = method.document.where(("survival", "run"))
             raise ConfigError([Problem(where, what, fix)], subject="method")
-    if spec.reward_model is not None:
-        with tempfile.TemporaryDirectory() as temporary:
-            pairs = Path(temporary) / "pairs.jsonl"
-            count = write_pairs(pairs, gold, np.arange(len(gold), dtype=np.float64))["pairs"]
-            section = pairs_section(pairs, count)
-            resolve_run(method.training_file(spec.reward_model, dataset=section))
     return pipeline
 
 

@@ -19,7 +19,7 @@ from hf_rlhf.steps import Chain, Ledger, Recording, Task, digest
 from hf_rlhf.storage import atomic_write_json, atomic_write_text, load_record
 from hf_rlhf_lab.method.file import Method
 from hf_rlhf_lab.method.signals import calibrate, drawn_for_testing, fit_weights
-from hf_rlhf_lab.method.training import stopped_by_monitor, survival, train, write_pairs
+from hf_rlhf_lab.method.training import stopped_by_monitor, survival, train
 from hf_rlhf_lab.target import tokenizer_of
 from hf_rlhf_lab.validation.gold import FEW, Gold
 from hf_rlhf_lab.validation.validate import identity_of, score_parts, validate
@@ -69,8 +69,6 @@ class Pipeline:
         """Run the steps in turn; return the name of the step that stopped, or an empty string."""
         spec = self.method.spec
         steps = {"grades": self._grades, "calibration": self._calibration, "weights": self._weights}
-        if spec.reward_model is not None:
-            steps["reward_model"] = self._reward_model
         steps["validation"] = self._validation
         if spec.survival is not None:
             steps["survival"] = self._survival
@@ -106,8 +104,8 @@ class Pipeline:
             inputs |= {"data": self.gold.digest, "graders": self._digests(self.graders)}
         elif name == "calibration":
             inputs["digests"] = self._digests(self.signals)
-        elif name in ("reward_model", "survival"):
-            inputs["run"] = self.method.training_file(getattr(spec, name)).values
+        elif spec.survival is not None and name == "survival":
+            inputs["run"] = self.method.training_file(spec.survival).values
         return inputs
 
     def _digests(self, parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -153,7 +151,7 @@ class Pipeline:
         by_criterion = np.array([scores[name] for name in criteria], dtype=np.float64)
         grades = np.array([each.weight for each in criteria.values()]) @ by_criterion
         rows = np.flatnonzero(~np.isnan(grades))
-        return replace(self.gold.take(rows.tolist()), grades=grades[rows], labels=()), rows
+        return replace(self.gold.take(rows.tolist()), grades=grades[rows]), rows
 
     def _calibration(self) -> Result:
         gold, rows = self._graded()
@@ -191,9 +189,9 @@ class Pipeline:
         rho = (fit["rho"] or {}).get("mean")
         return {**fit, "summary": f"{', '.join(texts)}; rho {number(rho)} on the test prompts"}
 
-    def _weighted(self, fit: Result) -> list[Result]:
+    def _weighted(self) -> list[Result]:
         """Return the entries of the weighted signals, standardised."""
-        entries = []
+        entries, fit = [], self.results["weights"]
         for label, entry in zip(self.signals, self.method.spec.signals, strict=True):
             each = fit["signals"].get(label)
             if each is not None and each["weight"] > 0:
@@ -202,12 +200,6 @@ class Pipeline:
                 entries.append({**entry, "label": label, **own})
         return entries
 
-    def _entries(self) -> list[Result]:
-        """Return the entries of the method's reward."""
-        if model := self.results.get("reward_model"):
-            return [{"name": "reward_model", "label": "reward_model", "model": model["model"]}]
-        return self._weighted(self.results["weights"])
-
     def write_reward(self) -> None:
         """Write the reward as a fragment of a run file."""
         judges = {"judges": self.method.spec.judges} if self.method.spec.judges else {}
@@ -215,41 +207,13 @@ class Pipeline:
             f"# {self.method.spec.title}: paste this into a run file. What has weight 0 is the "
             "grade,\n# which is logged and not trained on.\n"
         )
-        values = {**judges, "rewards": [*self._entries(), *self.method.graders()]}
+        values = {**judges, "rewards": [*self._weighted(), *self.method.graders()]}
         atomic_write_text(self.folder / FRAGMENT, head + dump_yaml(values))
-
-    def _reward_model(self) -> Result:
-        training = self.method.spec.reward_model
-        assert training is not None, "it is a step only then"
-        fitted = self.gold.take(np.flatnonzero(~self.test).tolist())
-        reward = self._resolved(self._weighted(self.results["weights"])).reward
-        assert reward is not None, "a signal has a weight"
-        total = reward.score(fitted.prompts, fitted.completions, **fitted.columns).total
-        pairs = self.folder / "pairs.jsonl"
-        counts = write_pairs(pairs, fitted, np.array(total, np.float64))
-        file = self.method.training_file(training, dataset=pairs_section(pairs, counts["pairs"]))
-        run = self._trained(file, "reward_model")
-        after = (load_record(run).to_json().get("evaluation") or {}).get("after") or {}
-        accuracy = (after.get("pair_accuracy") or {}).get("mean")
-        model = str((run / "merged").resolve())
-        return {
-            **counts,
-            "model": model,
-            "passed": True,
-            "summary": f"{counts['pairs']:,} pairs labelled by the weighted signals; the model is "
-            f"right on {number(accuracy)} of held-out ones",
-        }
-
-    def _trained(self, file: RunFile, name: str) -> Path:
-        self.say(f"{name}: training; its log is {self.folder / name}.log")
-        *_, before = self.results
-        inputs = digest([file.values, self.ledger.entry(before)["digest"]])
-        return train(file, self.folder, name, inputs, self.launch)
 
     def _validation(self) -> Result:
         spec, (gold, rows) = self.method.spec, self._graded()
         tested = gold.take(np.flatnonzero(self.test[rows]).tolist())
-        report = validate(self._resolved(self._entries()), tested, attacks=spec.attacks)
+        report = validate(self._resolved(self._weighted()), tested, attacks=spec.attacks)
         report.write(self.folder / "validation")
         stops = [
             check for check in report.checks
@@ -270,7 +234,10 @@ class Pipeline:
 
     def _survival(self) -> Result:
         spec = self.method.spec
-        run = self._trained(trial_file(self.method, self._entries()), "survival")
+        self.say(f"survival: training; its log is {self.folder / 'survival'}.log")
+        file = trial_file(self.method, self._weighted())
+        inputs = digest([file.values, self.ledger.entry("validation")["digest"]])
+        run = train(file, self.folder, "survival", inputs, self.launch)
         if reason := stopped_by_monitor(run):
             return {"run": str(run), "passed": False, "reason": reason}
         weights = {name: each.weight for name, each in spec.criteria.items()}
@@ -299,12 +266,3 @@ def trial_file(method: Method, entries: Sequence[Result]) -> RunFile:
     judges = {"judges": method.spec.judges} if method.spec.judges else {}
     rewards = [*entries, *method.graders()]
     return method.training_file(method.spec.survival, rewards=rewards, **judges)
-
-
-def pairs_section(path: Path, pairs: int) -> Result:
-    """Return the `dataset` section of a reward model's run, with a tenth of the pairs held out."""
-    return {
-        "name": "preference",
-        "path": str(path.resolve()),
-        "test_rows": max(1, pairs // 10),
-    }

@@ -1,6 +1,5 @@
-"""Run the two trainings of a method: a reward model on pairs, and a policy on the reward."""
+"""Run the training of a method: a policy on the reward."""
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,38 +8,14 @@ from typing import Any
 import numpy as np
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf.errors import RunFolderError
 from hf_rlhf.evaluation import Evaluation, Interval
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import run_training
 from hf_rlhf.storage import RECORD_NAME, atomic_write_text, load_record
 from hf_rlhf_lab.method.signals import missing
 from hf_rlhf_lab.validation.checks import rank_correlation
-from hf_rlhf_lab.validation.gold import Array, Gold, as_scores
-
-
-def write_pairs(path: Path, gold: Gold, scores: Array) -> dict[str, int]:
-    """Write the best and worst response to each prompt as a preference pair.
-
-    Returns the number of pairs and of prompts without a pair. Raises DataError without pairs.
-    """
-    lines, without = [], 0
-    for group in np.unique(gold.groups):
-        members = (gold.groups == group) & ~np.isnan(scores)
-        rows = sorted(map(int, np.flatnonzero(members)), key=lambda row: float(scores[row]))
-        if not rows or scores[rows[0]] == scores[rows[-1]]:
-            without += 1
-            continue
-        worst, best = rows[0], rows[-1]
-        texts = {"chosen": gold.completions[best], "rejected": gold.completions[worst]}
-        lines.append(json.dumps({"prompt": gold.prompts[best], **texts}))
-    if not lines:
-        raise DataError(
-            f"{gold.name}: no prompt has two responses of different scores, so there are no pairs "
-            "for a reward model. Write `reward_model: null`, or name data with several responses."
-        )
-    atomic_write_text(path, "\n".join(lines) + "\n")
-    return {"pairs": len(lines), "prompts_without_a_pair": without}
+from hf_rlhf_lab.validation.gold import as_scores
 
 
 def train(file: RunFile, folder: Path, name: str, inputs: str, launch: Sequence[str]) -> Path:

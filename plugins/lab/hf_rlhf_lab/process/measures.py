@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.evaluation import Evaluation
 
 THRESHOLD = 0.5
 _SMALLEST = 1e-12
@@ -65,19 +64,3 @@ def with_auc(
         {**row, "auc": auc(score, is_good)}
         for row, score, is_good in zip(rows, scores, good, strict=True)
     ]
-
-
-def summary(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the F1 of ProcessBench for the card, from the accuracies with and without an error."""
-    means = {name: interval.mean for name, interval in evaluation.means().items()}
-    if not {"first_error", "false_alarms"} <= set(means):
-        return {}
-    located, clean = means["first_error"], 1 - means["false_alarms"]
-    f1 = 2 * located * clean / (located + clean) if located + clean else 0.0
-    return {
-        "First errors (ProcessBench, Zheng et al. 2024)": {
-            "first error found": located,
-            "no error, none found": clean,
-            "F1": f1,
-        }
-    }

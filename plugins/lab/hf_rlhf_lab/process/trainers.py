@@ -16,7 +16,6 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows
 from hf_rlhf.models import load_policy, model_config
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.at_end import MeasuresAtEnd
 from hf_rlhf_classic.checks import splits
 from hf_rlhf_lab.encoded import EncodedRowsTrainer, Row, with_adapter
 from hf_rlhf_lab.process.chains import (
@@ -29,7 +28,7 @@ from hf_rlhf_lab.process.chains import (
     row_problem,
     score_chains,
 )
-from hf_rlhf_lab.process.measures import outcome_metrics, step_metrics, summary, with_auc
+from hf_rlhf_lab.process.measures import outcome_metrics, step_metrics, with_auc
 
 
 def _field(default: Any, text: str) -> Any:
@@ -49,7 +48,7 @@ class ProcessRewardConfig(TrainingArguments):  # type: ignore[misc]
     disable_dropout: bool = _field(True, "Set the model's dropout to 0; LoRA's stays.")
 
 
-class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
+class ProcessRewardTrainer(EncodedRowsTrainer):
     """Train a process reward model (PRM) on labelled steps: `--plugin prm`.
 
     Rows are TRL's stepwise supervision: `prompt`, `completions` (a list of steps) and `labels`
@@ -136,12 +135,6 @@ class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
             compute_loss_func=step_loss,
         )
 
-    def tables_at_end(self) -> Mapping[str, Any]:
-        """Return F1 on held-out solutions; nothing after a requested stop."""
-        if self.run.spec.evaluation is None or self.state.global_step < self.state.max_steps:
-            return {}
-        return summary(self.held_out(self.run, self.accelerator.unwrap_model(self.model), {}))
-
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the adapter or weights, and the `Reading`."""
         super().save_model(output_dir, _internal_call)
@@ -149,14 +142,14 @@ class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
             reading(type(self), self.run).save(Path(output_dir or self.args.output_dir))
 
     def report(self) -> Mapping[str, Any]:
-        """Return the numbers of training solutions and steps, and F1 on held-out solutions."""
+        """Return the numbers of training solutions and steps."""
         labels = [label for row in self.train_dataset["labels"] for label in row]
         counts = {
             **self.count_rows("solutions"),
             "labels": len(labels) - labels.count(IGNORED),
             "of them right": labels.count(1),
         }
-        return {"Training solutions": counts, **self.tables}
+        return {"Training solutions": counts}
 
     @classmethod
     def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:

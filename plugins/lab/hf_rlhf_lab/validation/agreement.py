@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import beta, binom, binomtest, kendalltau
+from scipy.stats import beta, binom, binomtest
 
 from hf_rlhf.evaluation import Interval
 from hf_rlhf.storage import ReportCheck
@@ -29,8 +29,7 @@ def agreement(scored: Scored, name: str = "agreement") -> ReportCheck:
 
     Passes if the 95% interval of the pairwise accuracy (ties count a half) is above 0.5. Both
     intervals must be: the bootstrap, and the exact interval of `prompt_wins`, which does not narrow
-    if a few prompts agree by luck. Spearman's and Kendall's (tau-b) correlations use all responses;
-    ties are counted.
+    if a few prompts agree by luck. Spearman's correlation uses all responses.
     """
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so agreement with gold is not defined.")
@@ -44,8 +43,7 @@ def agreement(scored: Scored, name: str = "agreement") -> ReportCheck:
     assert accuracy is not None, "there are pairs, or the scores were degenerate"
     scores, grades = scored.scores[scored.valid], scored.gold.grades[scored.valid]
     rank = rank_correlation(scores, grades, scored.gold.clusters[scored.valid])
-    labels = against_other_labels(scored)
-    measures = {"accuracy": accuracy, "spearman": rank, **labels}
+    measures = {"accuracy": accuracy, "spearman": rank}
     tied = int((scored.margins == 0).sum())
     passed = accuracy.low > 0.5
     text = (
@@ -58,18 +56,10 @@ def agreement(scored: Scored, name: str = "agreement") -> ReportCheck:
     detectable = detectable_accuracy(scored.margins, scored.clusters)
     if detectable is not None:
         text += f" Such data show an accuracy of {detectable:.3f} with 80% power."
-    if labels:
-        one, own = (each.mean for each in labels.values())
-        text += (
-            f" One label agrees with the mean of the other labels in {one:.3f}, "
-            f"the reward in {own:.3f}."
-        )
     details = {
         "pairs": len(scored.pairs),
         "ties": tied,
         "detectable": detectable,
-        "kendall": float(kendalltau(scores, grades).statistic),
-        "tied_scores": 1 - len(np.unique(scores)) / len(scores),
     }
     return checked(name, "pass" if passed else "fail", text, measures, details)
 
@@ -161,29 +151,6 @@ def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:
         return np.asarray(means[0] - means[1])
 
     return Interval.of_statistic(statistic, len(keys))
-
-
-def against_other_labels(scored: Scored) -> dict[str, Interval]:
-    """Return how often a label and the reward order two responses as the other labels do.
-
-    The comparison is fair: for two responses with k labels, each label in turn is left out. The
-    label and the reward are compared with the mean of the other k - 1 if it decides; ties count
-    half. Empty if no label repeats.
-    """
-    gold, clusters = scored.gold, list[str]()
-    agreed = [np.empty((2, 0))]
-    for first, second in gold.comparisons if gold.labels else ():
-        labels = gold.labels[first], gold.labels[second]
-        own = scored.scores[first] - scored.scores[second]
-        if len(labels[0]) == len(labels[1]) and not np.isnan(own):
-            margins = np.subtract(*labels)
-            others = np.sign((margins.sum() - margins).round(9))
-            both = np.array([margins, np.full(len(margins), own)])[:, others != 0]
-            agreed.append(_outcomes(both * others[others != 0]))
-            clusters += [str(gold.clusters[first])] * both.shape[1]
-    names = ("one_label", "reward_on_other_labels")
-    means = (Interval.of_mean(row, clusters) for row in np.hstack(agreed).tolist())
-    return {name: mean for name, mean in zip(names, means, strict=True) if mean is not None}
 
 
 def _outcomes(margins: Array) -> Array:

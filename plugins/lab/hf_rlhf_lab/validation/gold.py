@@ -37,8 +37,6 @@ class Gold:
     """Shape (responses,): higher is better; comparable within a group."""
     groups: NDArray[np.int64]
     """Shape (responses,): the number of the preference pair, or of the prompt of graded rows."""
-    labels: Sequence[Sequence[float]] = ()
-    """The labels behind each grade, if labels repeat."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Further columns, for rewards that need them."""
     digest: str = ""
@@ -95,7 +93,6 @@ class Gold:
             completions=[self.completions[row] for row in index],
             grades=self.grades[index],
             groups=self.groups[index],
-            labels=[self.labels[row] for row in index] if self.labels else (),
             columns={name: [values[row] for row in index] for name, values in self.columns.items()},
         )
 
@@ -123,18 +120,17 @@ class Gold:
             dropped["identical to another row"] = len(rows) - len(first)
             rows = rows.select(first)
         columns = rows.to_dict()
-        labels: list[tuple[float, ...]]
         if {"prompt", *_PAIR} <= set(columns):
             chosen, rejected = (columns.pop(side) for side in _PAIR)
             columns = {
                 key: [each for each in column for _ in _PAIR] for key, column in columns.items()
             }
             completions = [text for pair in zip(chosen, rejected, strict=True) for text in pair]
-            prompts, labels = columns.pop("prompt"), [(1.0,), (0.0,)] * len(chosen)
+            prompts, means = columns.pop("prompt"), [1.0, 0.0] * len(chosen)
             groups = np.repeat(np.arange(len(chosen)), 2)
         elif set(GRADED) <= set(columns):
             prompts, completions, grades = (columns.pop(key) for key in GRADED)
-            labels = [tuple(np.atleast_1d(grade).astype(float)) for grade in grades]
+            means = [float(np.mean(grade)) for grade in grades]  # of several labels
             groups = _numbers(prompts)
         else:
             raise DataError(
@@ -146,9 +142,8 @@ class Gold:
             name,
             prompts,
             completions,
-            np.array([float(np.mean(each)) for each in labels]),
+            np.array(means),
             groups,
-            labels=labels if any(len(each) > 1 for each in labels) else (),
             columns=columns,
             digest=digest,
             dropped=dropped,

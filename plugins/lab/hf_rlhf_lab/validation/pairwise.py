@@ -54,7 +54,7 @@ def validate_annotator(
     usage = {key: round(value, 4) for key, value in annotator.client.usage().items() if value}
     cost = {"scored": len(pairs), "judges": {LABEL: usage}}
     reward = {"label": LABEL, "digest": digest(about), **about}
-    return report_of(reward, pairs, checks, cost, by=by, command=command)
+    return report_of(reward, pairs, checks, cost, command=command)
 
 
 def _as_pairs(gold: Gold) -> Gold:

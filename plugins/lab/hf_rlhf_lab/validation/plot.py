@@ -52,8 +52,6 @@ def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None
         if name.startswith("other data"):
             value = other.measures.get("accuracy")
             rows[name.partition(": ")[2]] = (value, COLOURS[other.verdict])
-    for name in ("one_label", "reward_on_other_labels"):
-        rows[name.replace("_", " ")] = (check.measures.get(name), COLOURS["not measurable"])
     _intervals(axes, rows)
     axes.axvline(0.5, color=LINE, lw=1, ls="--")
     axes.set(xlim=(0, 1), xlabel="share of pairs in the gold data's order")

@@ -139,8 +139,6 @@ class Report(Section):
             table.add_row(check.name, f"[{style}]{check.verdict}[/]", visible(check.summary))
         console = Console()
         console.print(table)
-        if hint := self.data.get("slices"):
-            console.print(hint, markup=False)
         for line in usage_lines(self.cost):
             console.print(line, markup=False, soft_wrap=True)
         console.print(f"Report: {folder / MARKDOWN_NAME}", markup=False, soft_wrap=True)

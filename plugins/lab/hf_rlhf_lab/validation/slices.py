@@ -13,10 +13,8 @@ from hf_rlhf.formatting import code, excerpt, interval, listed, markdown_table, 
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.agreement import FEWEST, pair_accuracy, prompt_wins
 from hf_rlhf_lab.validation.checks import ALPHA, Verdict, checked, degenerate, not_measurable
-from hf_rlhf_lab.validation.gold import Gold, Scored
+from hf_rlhf_lab.validation.gold import Scored
 
-FEW_VALUES = 20
-"""Maximum number of distinct values of a column suggested for slices."""
 _NAME = 40
 
 
@@ -70,13 +68,6 @@ def slices(scored: Scored, column: str) -> ReportCheck:
     }
     verdict: Verdict = "fail" if wrong else "warn" if chance or small else "pass"
     return checked(name, verdict, text + too_small * bool(small), measures, details)
-
-
-def slice_hint(gold: Gold) -> str:
-    """Return the columns suitable for slices; "" if there are none."""
-    counts = {name: len(set(map(_text, values))) for name, values in gold.columns.items()}
-    few = [f"{_text(name)} ({n})" for name, n in counts.items() if 2 <= n <= FEW_VALUES]
-    return f"`--by COLUMN` shows agreement for each value of: {', '.join(few)}." * bool(few)
 
 
 def slice_tables(checks: Sequence[ReportCheck]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from hf_rlhf_lab.validation.length import length_bias
 from hf_rlhf_lab.validation.overlap import overlap
 from hf_rlhf_lab.validation.report import Report, headline
 from hf_rlhf_lab.validation.reward_bench import best_of_all
-from hf_rlhf_lab.validation.slices import slice_hint, slices
+from hf_rlhf_lab.validation.slices import slices
 from hf_rlhf_lab.validation.worst import SHOWN, worst_pairs
 
 MOST_ABSTENTIONS = 0.05
@@ -148,7 +148,7 @@ def validate(
         for check in checks:
             check.details.pop("best_paid", None)
     cost = _cost(scoring, scored, score)
-    return report_of(reward, gold, checks, cost, attacks=attacks, by=by, command=command)
+    return report_of(reward, gold, checks, cost, attacks=attacks, command=command)
 
 
 def report_of(
@@ -158,7 +158,6 @@ def report_of(
     cost: dict[str, Any],
     *,
     attacks: Sequence[str] = (),
-    by: Sequence[str] = (),
     command: str = "",
 ) -> Report:
     """Return the report with the provenance of its gold data."""
@@ -173,7 +172,6 @@ def report_of(
             "digest": gold.digest,
             "dropped": dict(gold.dropped),
             "conversational": any(not isinstance(each, str) for each in gold.prompts),
-            "slices": "" if by else slice_hint(gold),
         },
         attacks=list(attacks),
         checks=checks,
