@@ -56,15 +56,6 @@ def test_only_what_anybody_can_install_is_a_pip_command():
     assert "- `hf-rlhf` 0.1.0: not recorded" in text
 
 
-def test_the_composed_reward_is_the_first_row():
-    record = example()
-    for stage in ("before", "after", "difference"):
-        total = record["evaluation"][stage].pop("total")
-        record["evaluation"][stage]["total"] = total
-    results = render_card(record).split("\n## Results\n")[1]
-    assert results.splitlines()[3].startswith("| `total` |")
-
-
 def test_settings_are_told_from_defaults():
     record = example()
     record["config"] |= {"top_p": 1.0}

@@ -17,7 +17,6 @@ from hf_rlhf.training.model_record import _module
 EXAMPLE = Path(__file__).parents[1] / "golden" / "cards" / "finished_lora.json"
 KINDS = {
     "AutoModelForCausalLM": "text-generation",
-    "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForTokenClassification": "token-classification",
 }
 

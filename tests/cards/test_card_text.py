@@ -10,9 +10,7 @@ from hf_rlhf.cards.data import data_rows
 from hf_rlhf.cards.history import trainer_history
 from hf_rlhf.formatting import interval
 from hf_rlhf.storage.record_schema import DataSection, RewardSection
-from tests.cards.from_json import card_metadata as metadata
 from tests.cards.from_json import (
-    complete,
     how_measured,
     known_notes,
     measures,
@@ -77,26 +75,6 @@ def test_few_held_out_rows_are_said_to_be_few():
         record["evaluation"]["rows"] = rows
         notes = " ".join(known_notes(record))
         assert (f"Only {said}" in notes) if said else ("of so few" not in notes)
-
-
-class TestTraining:
-    def test_the_method_is_named_and_tagged_as_the_trainer_says(self):
-        record = example()
-        record["method"] |= {"name": "iterative DPO", "tags": ["trl", "iterative_dpo", "dpo"]}
-        assert "by iterative DPO (plugin" in render_card(record)
-        assert {"iterative_dpo", "dpo", "trl"} <= set(metadata(record, adapter=False)["tags"])
-
-    def test_sessions_are_told_in_sentences(self):
-        record = example()
-        record["sessions"] = [
-            {"status": "failed", "from_step": 0, "changed": []},
-            {"status": None, "from_step": 3, "changed": []},
-            {"status": "finished", "from_step": 5, "changed": []},
-        ]
-        record = complete(record)
-        said = " ".join(known_notes(record))
-        assert "from step 3 (the session before failed)" in said
-        assert "from step 5 (the session before ended without a status)" in said
 
 
 class TestData:

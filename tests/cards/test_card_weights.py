@@ -40,14 +40,6 @@ class TestOfTheFolder:
         assert 'from_pretrained("merged"' in first
         assert 'PeftModel.from_pretrained(base, ".", subfolder="adapter")' in second
 
-    def test_an_adapter_without_merged_weights(self):
-        card = render_card(example(saved=["adapter"]))
-        (only,) = snippets(card)
-        assert 'PeftModel.from_pretrained(base, ".", subfolder="adapter")' in only
-        assert '"merged"' not in card
-        assert "here it is merged" not in card
-        assert "it is in the folder `adapter`" in card
-
     @pytest.mark.parametrize("adapter", [EXAMPLE["model"]["adapter"], None])
     def test_of_a_run_that_was_interrupted(self, adapter):
         card = render_card(example(saved=[], adapter=adapter) | {"status": "interrupted"})

@@ -1,6 +1,5 @@
 """Repositories that hold a list of what was pushed, against the local Hub."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +9,14 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import Hub, connect
 from hf_rlhf.hub.ownership import push_listed
 from hf_rlhf.hub.upload_set import UploadSet
-from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 REPO, LIST = "demo/rows", "files.json"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with local_hub.serve(tmp_path_factory.mktemp("hub")) as running:
-        yield running
-
-
 @pytest.fixture
-def hub(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    forget_secrets(monkeypatch)
-    use_hub(monkeypatch, server.url)
-    client = connect(kind="dataset")
-    yield client
-    client.api.delete_repo(REPO, repo_type="dataset", missing_ok=True)
+def hub(empty_hub: Any) -> Hub:
+    return connect(kind="dataset")
 
 
 def push(hub: Hub, root: Path, *, overwrite: bool = False, **files: str) -> tuple[str, Any]:
@@ -70,15 +58,6 @@ def test_of_what_is_left_out_only_own_files_are_deleted(hub: Hub, tmp_path: Path
     change(hub, "theirs.md", "someone's notes")
     change(hub, "c.md", "someone's correction")
     assert content(push(hub, tmp_path, a="1")[1]) == {"a.md", "c.md", "theirs.md", LIST}
-
-
-def test_a_file_that_was_changed_since_is_kept_until_overwritten(hub: Hub, tmp_path: Path) -> None:
-    push(hub, tmp_path, a="1", b="2")
-    change(hub, "a.md", "someone's correction")
-    with pytest.raises(PublishError, match=r"changed since: a\.md .* another --repo_id"):
-        push(hub, tmp_path, a="3", b="2")
-    push(hub, tmp_path, a="3", b="2", overwrite=True)
-    assert push(hub, tmp_path, a="3", b="2")[1]
 
 
 def test_a_repository_without_the_list_is_refused(hub: Hub, tmp_path: Path) -> None:

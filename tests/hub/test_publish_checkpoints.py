@@ -4,7 +4,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,6 @@ from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.publishing import publish
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 Fault = local_hub.Fault
@@ -29,22 +28,11 @@ BASE, REPO = "demo/base", "demo/during"
 COMMIT = "POST .*/during/commit/"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with local_hub.serve(tmp_path_factory.mktemp("hub")) as running:
-        yield running
-
-
 @pytest.fixture
-def hub(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A Hub with a base model, and a user's machine that knows no other."""
-    forget_secrets(monkeypatch)
-    use_hub(monkeypatch, server.url)
-    connect().api.create_repo(BASE, exist_ok=True)
-    server.faults.clear()
-    yield server
-    server.faults.clear()
-    connect().api.delete_repo(REPO, missing_ok=True)
+def hub(empty_hub: Any) -> Any:
+    connect().api.create_repo(BASE)
+    empty_hub.faults.clear()
+    return empty_hub
 
 
 @pytest.fixture
@@ -58,24 +46,18 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def save_checkpoint(run: Path, step: int, *, adapter: bool = True) -> None:
+def save_checkpoint(run: Path, step: int) -> None:
     folder = run / "checkpoints" / f"checkpoint-{step}"
     folder.mkdir(parents=True)
     for name in ("optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"):
         (folder / name).write_bytes(b"\x80\x04private")
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
-    if adapter:
-        key = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
-        tensors = {
-            key.format(part): np.full(shape, step, np.float32)
-            for part, shape in {"A": (2, 8), "B": (8, 2)}.items()
-        }
-        save_file(tensors, folder / "adapter_model.safetensors")
-        config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
-        (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    else:
-        save_file({"w": np.full(8, step, np.float32)}, folder / "model.safetensors")
-        (folder / "config.json").write_text("{}", encoding="utf-8")
+    key = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+    shapes = {"A": (2, 8), "B": (8, 2)}
+    tensors = {key.format(part): np.full(shape, step, np.float32) for part, shape in shapes.items()}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     seal(folder)
 
 
@@ -89,8 +71,8 @@ class Watched(CheckpointPushes):
     def settled(self) -> bool:
         return all(push.done() for push in self._pushes.values())
 
-    def save(self, run: Path, step: int, **kind: Any) -> None:
-        save_checkpoint(run, step, **kind)
+    def save(self, run: Path, step: int) -> None:
+        save_checkpoint(run, step)
         self.add(step, load_record(run))
 
 
@@ -194,21 +176,6 @@ def test_what_is_refused_is_said_tried_again_and_listed_with_the_command(
     assert set(load_record(run).publish["steps"]) == {"2", "4"}
     assert main(words[1:]) == 0
     assert "every checkpoint is already published" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_busy_hub_is_waited_for_without_holding_up_the_save(run: Path, hub: Any) -> None:
-    hub.faults.add(
-        *(Fault(COMMIT, 503, times=2), Fault(COMMIT, 504, after=True)),
-        *(Fault("POST .*/branch/", drop=True), Fault("POST .*/branch/", 504, after=True)),
-    )
-    pushes = Watched(run)
-    pushes.save(run, 2)
-    assert pushes.summary(load_record(run)) is not None, "it goes on beside training"
-    pushes.drain()
-    assert pushes.summary(load_record(run)) is None
-    assert commits("step-2") == 1
-    assert sum("trying again" in line for line in pushes.lines) == 5
 
 
 @pytest.mark.slow

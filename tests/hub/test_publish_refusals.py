@@ -1,7 +1,7 @@
 """What is not pushed, what is not pulled, and what is tried again."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,14 @@ from safetensors.numpy import save_file
 
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.schema import PublishSpec
-from hf_rlhf.errors import ModelError, PublishError
-from hf_rlhf.hub.client import RemoteFile, RemoteState, connect
+from hf_rlhf.errors import ModelError
+from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.layout import _add_adapter
-from hf_rlhf.hub.ownership import stale_files
 from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.models.adapter import check_adapter, check_tensors
 from hf_rlhf.storage.record import new_record
 from hf_rlhf.storage.record_schema import ModelSection
-from hf_rlhf.testing.hubs import use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 Fault = local_hub.Fault
@@ -119,20 +117,6 @@ def test_full_weights_that_were_not_gathered_are_refused(tmp_path: Path) -> None
         check_tensors(tmp_path / "m.safetensors")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with local_hub.serve(tmp_path_factory.mktemp("hub")) as running:
-        yield running
-
-
-@pytest.fixture
-def hub(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    use_hub(monkeypatch, server.url)
-    yield server
-    server.faults.clear()
-    connect().api.delete_repo("demo/half", missing_ok=True)
-
-
 def upload(**files: bytes) -> str:
     api = connect().api
     repo_id = str(api.create_repo("demo/half", exist_ok=True).repo_id)
@@ -142,16 +126,16 @@ def upload(**files: bytes) -> str:
     return repo_id
 
 
-def test_what_was_made_but_not_published_yet(hub: Any, tmp_path: Path) -> None:
+def test_what_was_made_but_not_published_yet(empty_hub: Any, tmp_path: Path) -> None:
     repo_id = upload()
     with pytest.raises(ModelError, match="nothing was published there yet"):
         pull(repo_id, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_pull_compares_what_came_with_the_hashes(hub: Any, tmp_path: Path) -> None:
+def test_pull_compares_what_came_with_the_hashes(empty_hub: Any, tmp_path: Path) -> None:
     repo_id = upload(config__json=b"{}")
-    hub.faults.add(Fault("GET .*/resolve/.*config.json", 200, body="[]"))
+    empty_hub.faults.add(Fault("GET .*/resolve/.*config.json", 200, body="[]"))
     with pytest.raises(ModelError, match=r"config\.json \(1 files\) did not arrive as the Hub"):
         pull(repo_id, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -164,25 +148,6 @@ def test_checkpoints_need_a_repository() -> None:
     }
     _, problems = RunFile.from_mapping(content).spec(allowed_settings={})
     assert any("publish.repo_id" in str(problem) for problem in problems)
-
-
-def test_a_file_that_was_changed_on_the_hub_is_in_the_way_of_the_next_push(tmp_path: Path) -> None:
-    bundle, edited = UploadSet(tmp_path), UploadSet(tmp_path)
-    bundle.add_text("README.md", "of the run")
-    edited.add_text("README.md", "of the run, and my words")
-
-    def stale(files: UploadSet, *, overwrite: bool = False) -> list[str]:
-        card = files.files["README.md"]
-        state = RemoteState("commit", {"README.md": RemoteFile(card.git, False, card.size)})
-        pushed: Any = bundle.manifest()
-        return stale_files("demo/chat", state, new, pushed, "run.json", overwrite=overwrite)
-
-    new = UploadSet(tmp_path)
-    new.add_text("README.md", "of the run, later")
-    assert stale(bundle) == []
-    with pytest.raises(PublishError, match=r"changed since: README\.md \(1 files\)"):
-        stale(edited)
-    assert stale(edited, overwrite=True) == []
 
 
 def test_a_pushed_adapter_names_its_base_on_the_hub_and_no_revision_of_another(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -72,37 +71,6 @@ def commits(hub: Any, revision: str) -> int:
     return len(connect(hub.url, "t").api.list_repo_commits(REPO, revision=revision)) - 1
 
 
-def test_refused_while_training_told_at_the_end_and_finished_by_the_commands(
-    run_file: Path, environment: dict[str, str], hub: Any, tmp_path: Path
-) -> None:
-    hub.faults.add(Fault("POST .*/demo/tiny/commit/", 403, times=10**6))
-    result = train(run_file, environment)
-    assert result.returncode == 3, result.stderr
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["status"] == "finished"
-    assert "checkpoint of step 1 not published: Not everything is on" in result.stdout
-    told = result.stderr
-    assert "trained, but not published" in told
-    assert f"{REPO}/model.safetensors" in told
-    assert "3 checkpoints are not published" in told
-    for step in (1, 2, 3):
-        assert f"{REPO} at step-{step}: Not everything is on {hub.url}: 403" in told
-    hub.faults.clear()
-    commands = [line.strip() for line in told.splitlines() if line.startswith("  hf-rlhf publish")]
-    assert len(commands) == 2
-    for command in commands:
-        done = subprocess.run(shlex.split(command), env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    for step in (1, 2, 3):
-        assert tree(hub, f"step-{step}") >= ADAPTER
-        assert not [path for path in tree(hub, f"step-{step}") if path.endswith((".pt", ".bin"))]
-        assert commits(hub, f"step-{step}") == 1
-    assert "model.safetensors" in tree(hub, "main")
-    assert set(json.loads((tmp_path / "run" / "run.json").read_text())["publish"]["steps"]) == {
-        "1", "2", "3",
-    }  # fmt: skip
-
-
 @pytest.mark.smoke
 def test_published_while_training_and_after_a_kill(
     run_file: Path, environment: dict[str, str], hub: Any, tmp_path: Path
@@ -131,33 +99,3 @@ def test_published_while_training_and_after_a_kill(
     assert record["publish"]["commit"]
     card = (tmp_path / "run" / "README.md").read_text()
     assert "each on a branch: `step-1`, `step-2`, `step-3`" in card
-
-
-def test_asked_to_end_it_says_what_was_not_pushed(
-    run_file: Path, environment: dict[str, str], hub: Any, tmp_path: Path
-) -> None:
-    hub.faults.add(Fault("POST .*/demo/tiny/commit/", 503, times=10**6))
-    command = [
-        *(sys.executable, "-m", "hf_rlhf.train", "--config", str(run_file), "--max_steps", "500"),
-        *("--stop_grace", "0"),
-    ]
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    while not hub.faults.requests("POST .*/demo/tiny/commit/") and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    started = time.monotonic()
-    _, told = process.communicate(timeout=60)
-    assert time.monotonic() - started < 40
-    assert process.returncode not in (0, None)
-    assert "checkpoints are not published" in told
-    assert f"{REPO} at step-1: " in told
-    command_line = told.split("To finish:\n")[1].splitlines()[0].strip()
-    assert "--step all" in command_line
-    hub.faults.clear()
-    done = subprocess.run(
-        shlex.split(command_line), env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert tree(hub, "step-1") >= ADAPTER

@@ -3,7 +3,6 @@
 import json
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +21,17 @@ from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.local_paths import LocalPaths, local_files
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import Component, Generation, Sample
-from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
-TOKEN = "hf_" + "w" * 24
 EXAMPLE = Path(__file__).parents[1] / "golden" / "cards" / "finished_lora.json"
 LORA = [f"base_model.model.model.layers.0.self_attn.q_proj.lora_{end}.weight" for end in "AB"]
 
 
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with local_hub.serve(tmp_path_factory.mktemp("hub"), token=TOKEN) as serving:
-        yield serving
-
-
 @pytest.fixture(autouse=True)
-def machine(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    forget_secrets(monkeypatch)
-    use_hub(monkeypatch, hub.url, token=TOKEN)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+def base(empty_hub: Any) -> None:
     api = connect().api
-    api.create_repo("demo/base", exist_ok=True)
+    api.create_repo("demo/base")
     api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id="demo/base")
-    yield
-    hub.faults.clear()
-    for repo in api.list_models(author="demo"):
-        api.delete_repo(repo.id)
 
 
 def save_weights(path: Path, value: float, *names: str) -> None:
@@ -156,21 +140,6 @@ def test_published_files_name_no_path_of_this_machine(run: Path, tmp_path: Path)
     # The run itself can still be resumed: only what was published in it has changed.
     assert json.loads((run / "run.json").read_text())["config"] == json.loads(local)["config"]
     assert publish(run).new_commits == 0
-
-
-def test_files_have_digests_as_the_run_file_names_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "rows.jsonl").write_text("{}")
-    monkeypatch.chdir(tmp_path)
-    odd = ["sft", "a.b\0", "~nobody-of-that-name/x.y", "x" * 5000 + ".json", "data", "1.5"]
-    config = {"dataset": {"path": "data/rows.jsonl", "other": odd}, "n": 1.5}
-    files = local_files(config)
-    assert files.keys() == {"data/rows.jsonl"}
-    hidden = LocalPaths({"config": config, "files": files}).hide({"config": config})["config"]
-    assert hidden["dataset"]["path"] == f"rows.jsonl (SHA-256 {files['data/rows.jsonl']})"
-    assert hidden["dataset"]["other"][0] == "sft"
 
 
 def test_without_samples_no_row_is_published(run: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import resource
 import sqlite3
 from contextlib import closing, contextmanager
@@ -197,20 +196,6 @@ def test_a_file_and_a_folder_that_cannot_be_written_stay_as_they_were(tmp_path):
         (folder / "model.safetensors").write_bytes(b"0" * 2000)
     assert path.read_text() == "old"
     assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_a_file_that_goes_while_its_folder_is_measured_counts_nothing(tmp_path, monkeypatch):
-    (tmp_path / "kept").write_bytes(b"0" * 5000)
-    (tmp_path / "gone").write_bytes(b"0" * 5000)
-    both, lstat = taken_bytes(tmp_path), os.lstat
-
-    def vanishing(path, **given):
-        if str(path).endswith("gone"):
-            raise FileNotFoundError(path)
-        return lstat(path, **given)
-
-    monkeypatch.setattr(os, "lstat", vanishing)
-    assert 0 < taken_bytes(tmp_path) < both
 
 
 def test_a_run_that_cannot_end_does_not_begin_and_what_lies_there_counts_as_free(

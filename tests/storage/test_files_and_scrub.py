@@ -17,13 +17,6 @@ TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0hL"
 
 
 class TestAtomicWrite:
-    def test_makes_folders_and_replaces(self, tmp_path):
-        path = tmp_path / "a" / "b.txt"
-        atomic_write_text(path, "one")
-        atomic_write_text(path, "zwei ü\n")
-        assert path.read_text(encoding="utf-8") == "zwei ü\n"
-        assert [item.name for item in path.parent.iterdir()] == ["b.txt"]
-
     def test_a_failed_write_leaves_the_old_file_and_no_rubbish(self, tmp_path, monkeypatch):
         path = tmp_path / "run.json"
         atomic_write_text(path, "old")
@@ -36,20 +29,6 @@ class TestAtomicWrite:
             atomic_write_text(path, "new")
         assert path.read_text() == "old"
         assert os.listdir(tmp_path) == ["run.json"]
-
-    def test_the_new_file_takes_the_place_of_the_old_one_at_once(self, tmp_path, monkeypatch):
-        """By a rename: who reads the old one reads it to its end, and nobody half of the new."""
-        path = tmp_path / "run.json"
-        atomic_write_text(path, "old")
-        done = []
-        for name in ("fsync", "replace"):
-            real = getattr(os, name)
-            monkeypatch.setattr(os, name, lambda *a, n=name, r=real: done.append(n) or r(*a))
-        with path.open() as reader:
-            atomic_write_text(path, "new")
-            assert reader.read() == "old"
-        assert path.read_text() == "new"
-        assert done == ["fsync", "replace", "fsync"], "the content, the name, the folder"
 
     def test_a_folder_takes_the_place_of_another_at_once_or_not_at_all(self, tmp_path, monkeypatch):
         out = tmp_path / "model"

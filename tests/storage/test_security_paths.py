@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.cli.new import new_package
-from hf_rlhf.config import RunFile
-from hf_rlhf.data.sources import read_rows
-from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, PublishError
+from hf_rlhf.errors import HfRlhfError, PublishError
 from hf_rlhf.hub import download as pull_module
 from hf_rlhf.hub.client import RemoteFile, RemoteState
 from hf_rlhf.hub.download import pull
@@ -132,48 +130,6 @@ def test_new_writes_nothing_outside_its_folder(tmp_path, name):
         except HfRlhfError:
             return
     assert made.parent == root
-
-
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(PATHS | st.text(max_size=20))
-def test_labels_that_could_be_paths_are_no_labels(label):
-    """Labels stand in metric names, column names and messages."""
-    given_ = {
-        "plugin": "p",
-        "dataset": {"name": "d"},
-        "rewards": [{"name": "r", "label": label}],
-        "judges": {label: {"name": "lexical"}},
-    }
-    try:
-        spec, problems = RunFile.from_mapping(given_).spec(allowed_settings={})
-    except ConfigError:
-        return
-    unfit = any(character in label for character in "/\\\0.~$\n") or not label
-    assert not unfit or [problem for problem in problems if "label" in problem.what.lower()]
-
-
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(PATHS)
-def test_dataset_names_read_and_write_nothing_elsewhere(tmp_path, monkeypatch, name):
-    """And none becomes a request to the Hub unless it has the form of a Hub id."""
-
-    def asked(*arguments, **_):
-        raise DataError(f"asked the Hub for {arguments}")
-
-    # A whole file system is no dataset, and takes minutes to look through.
-    assume(not os.path.isdir(name))
-    monkeypatch.setattr("hf_rlhf.data.sources.dataset_commit", asked)
-    monkeypatch.chdir(tmp_path)
-    with nothing_written_outside(tmp_path):
-        try:
-            read_rows(name)
-        except DataError as error:
-            if "asked the Hub" in str(error):
-                assert ".." not in name.split("/")
 
 
 def test_a_link_that_leads_out_of_a_run_is_not_published(tmp_path):

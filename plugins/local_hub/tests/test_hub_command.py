@@ -65,28 +65,6 @@ def test_ready_then_stopped(tmp_path: Path) -> None:
     assert not (tmp_path / "env.sh").exists()
 
 
-@pytest.mark.slow
-def test_several_processes_at_once(tmp_path: Path) -> None:
-    """One that has pushed by Xet and is still alive does not keep others from the hub."""
-    with serving(tmp_path / "hub") as (_, environment):
-        script = """
-            import os, subprocess, sys
-            from huggingface_hub import HfApi, snapshot_download
-            api, content = HfApi(), os.urandom(200_000)
-            name = api.create_repo("m" + str(os.getpid())).repo_id
-            api.upload_file(repo_id=name, path_in_repo="w.bin", path_or_fileobj=content)
-            if len(sys.argv) == 1:
-                code = open(os.environ["SCRIPT"]).read()
-                subprocess.run([sys.executable, "-c", code, "child"], check=True)
-            folder = snapshot_download(name, local_dir=os.environ["SCRIPT"] + name)
-            assert open(folder + "/w.bin", "rb").read() == content
-            print("ok")
-            """
-        path = tmp_path / "script"
-        path.write_text(textwrap.dedent(script))
-        assert run(script, environment | {"SCRIPT": str(path)}).split() == ["ok", "ok"]
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "example.org"])
 def test_other_machines_are_kept_out(tmp_path: Path, host: str) -> None:
     with pytest.raises(HfRlhfError, match="allow_remote"), serve(tmp_path / "hub", host=host):
@@ -123,25 +101,6 @@ def test_the_docs_say_what_is(
     documented = {one for line in text.splitlines() if line.startswith("|")
                   for one in re.findall(r"--[a-z_]+", line)}  # fmt: skip
     assert options == documented
-
-
-@pytest.mark.slow
-def test_transformers_from_the_hub(tmp_path: Path) -> None:
-    with serving(tmp_path / "hub") as (_, environment):
-        script = """
-            import torch
-            from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-            config = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                                 num_attention_heads=2, num_key_value_heads=2, vocab_size=100)
-            model = LlamaForCausalLM(config)
-            model.push_to_hub("demo/tiny", private=True)
-            pulled = AutoModelForCausalLM.from_pretrained("demo/tiny")
-            for name, weight in model.state_dict().items():
-                assert torch.equal(weight, pulled.state_dict()[name]), name
-            print("ok")
-            """
-        cache = {"HF_HOME": str(tmp_path / "home")}
-        assert run(script, environment | cache).strip().endswith("ok")
 
 
 @pytest.mark.slow

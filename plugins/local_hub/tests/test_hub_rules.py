@@ -157,24 +157,11 @@ def test_branches_and_tags(api: HfApi) -> None:
     assert api.file_exists("demo/m", "a.txt", revision=pushed.oid)
 
 
-def test_the_card_becomes_metadata(hub: RunningHub, api: HfApi) -> None:
-    api.create_repo("demo/m")
-    api.upload_file(repo_id="demo/m", path_in_repo="README.md", path_or_fileobj=CARD.encode())
-    info = api.model_info("demo/m", files_metadata=True)
-    assert info.card_data.base_model == "acme/base"
-    assert (info.pipeline_tag, info.library_name) == ("text-generation", "transformers")
-    assert info.tags == ["grpo"]
-    (card,) = [file for file in info.siblings if file.rfilename == "README.md"]
-    assert card.size == len(CARD.encode())
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (("license: apache-2.0", "license: mine"), "license"),
-        (("acme/base", "./outputs/run"), "base_model"),
         (("language: en", "language: English"), "language"),
-        (("tags: [grpo]", "tags: [1]"), "tags"),
         (("tags: [grpo]", "tags: ["), "YAML"),
     ],
 )

@@ -1,12 +1,9 @@
 """Bytes that are not a xorb or a shard are refused as such, and never believed."""
 
-import contextlib
 import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from hf_rlhf_local_hub import xet
 from hf_rlhf_local_hub.blobs import Blobs, Upload
@@ -62,10 +59,3 @@ def test_a_damaged_xorb_is_forgotten(
     with pytest.raises(Refused, match=said):
         store.add_shard(upload(store, recipe(xorb, 10, 0, 1)))
     assert store.xorbs.has(NAME) == (said != "damaged")
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(HEADER.__add__)))
-def test_no_bytes_surprise_the_reader(store: xet.XetStore, content: bytes) -> None:
-    with contextlib.suppress(Refused):
-        store.add_shard(upload(store, content))
