@@ -3,10 +3,19 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from transformers import AutoConfig
+
 from hf_rlhf.data import is_media
-from hf_rlhf.errors import Problem
+from hf_rlhf.distributed import processes
+from hf_rlhf.errors import ModelError, Problem, first_line
 from hf_rlhf.evaluation import held_out_rows, validation_rows
-from hf_rlhf.models import FOR_TEMPLATES, model_config
+from hf_rlhf.models import (
+    FOR_TEMPLATES,
+    find_model,
+    load_tokenizer,
+    model_config,
+    prompt_lengths,
+)
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import is_text
 
@@ -157,6 +166,61 @@ def splits(run: Run) -> Iterator[tuple[str, Any]]:
     spec = run.spec.evaluation
     if spec is not None and spec.split != "train" and spec.split in run.dataset:
         yield spec.split, held_out_rows(run)
+
+
+def fills_a_step(run: Run) -> Iterator[Problem]:
+    """Yield a problem if the prompts do not fill a step: none would be trained, silently."""
+    training, rows = run.training, len(run.dataset["train"])
+    prompts = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    if rows < (batch := prompts * processes()):
+        yield Problem(
+            "dataset",
+            f"{rows} training rows, but one step takes {batch} prompts.",
+            "Add rows, or lower the batch.",
+        )
+
+
+def prompts_fit(run: Run, answer: str) -> Iterator[Problem]:
+    """Yield a problem if prompt and completion exceed `max_length`, where TRL's loss cuts them.
+
+    `answer` is the setting with the tokens of a completion.
+    """
+    most, tokens = run.training.max_length, getattr(run.training, answer)
+    if most is None or "prompt" not in run.dataset["train"].column_names:
+        return
+    lengths = prompt_lengths(run)
+    longest = max(lengths, default=0)
+    if longest + tokens > most:
+        yield Problem(
+            "max_length",
+            f"is {most}, but row {lengths.index(longest)} of train has a prompt of {longest} "
+            f"tokens, and completions have up to {tokens}: the loss would cut them.",
+            f"Write `max_length: {longest + tokens}` or more, or lower `{answer}`.",
+        )
+
+
+def same_tokens(
+    run: Run, where: str, name: str | None, revision: str | None = None
+) -> Iterator[Problem]:
+    """Yield a problem unless another model assigns the same tokens to the policy's ids."""
+    if not name:
+        yield Problem(where, "is missing.", "Write a Hub id, a folder, or package://...")
+        return
+    try:
+        path = find_model(name)
+        tokenizer = load_tokenizer(path, None, revision=revision)
+        config = AutoConfig.from_pretrained(path, revision=revision).get_text_config()
+    except (ModelError, OSError, ValueError, KeyError) as error:
+        yield Problem(where, f"{name!r} does not load: {first_line(error)}")
+        return
+    own = run.tokenizer.get_vocab()
+    if own != tokenizer.get_vocab() or config.vocab_size < len(own):
+        yield Problem(
+            where,
+            f"{name!r} has another vocabulary than {run.model.model_name_or_path}, so the "
+            "probabilities of their tokens cannot be compared.",
+            "Use a model of the same family.",
+        )
 
 
 def fixed_reference(run: Run) -> Iterator[Problem]:

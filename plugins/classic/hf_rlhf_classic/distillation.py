@@ -1,21 +1,18 @@
 """On-policy distillation, with TRL's public API only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Self
 
 from trl import DistillationConfig, DistillationTrainer
 
 from hf_rlhf import Method, Trainer
 from hf_rlhf.contracts import HeldModel, StepShape
-from hf_rlhf.distributed import processes
-from hf_rlhf.errors import ModelError, Problem, first_line
+from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import validation_rows
-from hf_rlhf.models import find_model, load_tokenizer, policy_arguments
+from hf_rlhf.models import find_model, policy_arguments
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import common_problems, training_rows
+from hf_rlhf_classic.checks import common_problems, fills_a_step, same_tokens, training_rows
 from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
-
-TEACHER = "teacher_model_name_or_path"
 
 
 class DistilledTrainer(HeldOutOnly, Trainer, DistillationTrainer):  # type: ignore[misc]
@@ -40,7 +37,10 @@ class DistilledTrainer(HeldOutOnly, Trainer, DistillationTrainer):  # type: igno
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield problems that would stop or spoil training, before weights load."""
-        return [*common_problems(run), *no_eval_loss(run), *_teacher(run), *_batch(run)]
+        training = run.training
+        teacher = training.teacher_model_name_or_path, training.teacher_model_revision
+        problems = [*common_problems(run), *no_eval_loss(run), *fills_a_step(run)]
+        return [*problems, *same_tokens(run, "teacher_model_name_or_path", *teacher)]
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
@@ -62,36 +62,3 @@ class DistilledTrainer(HeldOutOnly, Trainer, DistillationTrainer):  # type: igno
             callbacks=list(run.callbacks),
         )
         return trainer
-
-
-def _teacher(run: Run) -> Iterator[Problem]:
-    """Check that teacher and student share the vocabulary; TRL compares only the size, late."""
-    name = run.training.teacher_model_name_or_path
-    if not name:
-        yield Problem(TEACHER, "is missing.", "Write a Hub id, a folder, or package://...")
-        return
-    revision = run.training.teacher_model_revision
-    try:
-        tokenizer = load_tokenizer(find_model(name), None, revision=revision)
-    except (ModelError, OSError, ValueError) as error:
-        yield Problem(TEACHER, f"its tokenizer does not load: {first_line(error)}")
-        return
-    if tokenizer.get_vocab() != run.tokenizer.get_vocab():
-        yield Problem(
-            TEACHER,
-            f"{name} has another vocabulary than {run.model.model_name_or_path}, so the "
-            "probabilities of their tokens cannot be compared.",
-            "Use a teacher of the same family.",
-        )
-
-
-def _batch(run: Run) -> Iterator[Problem]:
-    """Check that the prompts fill an optimizer step; with fewer, TRL silently trains 0 steps."""
-    training, rows = run.training, len(run.dataset["train"])
-    prompts = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    if rows < (batch := prompts * processes()):
-        yield Problem(
-            "dataset",
-            f"{rows} training rows, but one optimizer step takes {batch} prompts.",
-            "Add rows, or lower per_device_train_batch_size or gradient_accumulation_steps.",
-        )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from trl import DPOConfig, DPOTrainer
 
@@ -29,10 +29,6 @@ LOSS_TYPES = (
     *("sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair"),
     *("sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft"),
 )
-DIVERGENT = frozenset(
-    {"sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "robust", "discopop", "sft"}
-)
-"""Losses that support an `f_divergence_type`."""
 
 
 @dataclass
@@ -90,7 +86,6 @@ class PreferenceTrainer(SavesNoReference, SharesPrompt, PairTraining, DPOTrainer
         if trainer.accelerator.is_main_process and not is_planned():
             print(f"reference: {describe_reference(run)}", flush=True)
         trainer.add_callback(TokensSeen(trainer))
-        trainer.given = len(run.dataset["train"])
         return trainer
 
     @classmethod
@@ -101,46 +96,12 @@ class PreferenceTrainer(SavesNoReference, SharesPrompt, PairTraining, DPOTrainer
         packed = cls.packed_rows(run, lambda tokens: max(1, int(share * tokens)))
         return replace(shape, head="fused", held=held_reference(run), packed=packed)
 
-    given: int
-    """Number of training pairs before any were left out."""
-
-    def report(self) -> Mapping[str, Any]:
-        """Return the number of training pairs and of truncated responses."""
-        most, remaining = self.args.max_length, len(self.train_dataset)
-        cut = 0
-        if most is not None:
-            lengths = self.train_dataset.select_columns(
-                ["prompt_ids", *(f"{s}_ids" for s in SIDES)]
-            )
-            cut = sum(
-                len(row["prompt_ids"]) + max(len(row[f"{side}_ids"]) for side in SIDES) > most
-                for row in lengths
-            )
-        rows = {
-            "given": self.given,
-            "prompt over max_length, left out": self.given - remaining,
-            "a response cut at max_length": cut,
-            "trained on": remaining,
-        }
-        return {**super().report(), "Training pairs": rows}
-
 
 def loss_problems(run: Run) -> Iterator[Problem]:
-    """Yield problems that TRL reports only after loading the weights, or in the first step."""
+    """Yield settings that TRL reports in the first step, or not at all."""
     training = run.training
-    losses, divergence = set(training.loss_type), training.f_divergence_type
     yield from choice(run, "loss_type", LOSS_TYPES)
-    if not losses:
-        yield Problem("loss_type", "is an empty list.", f"Known: {', '.join(LOSS_TYPES)}.")
     if training.beta == 0:
         yield Problem("beta", "is 0, so no pair says anything.", "Write a number above 0.")
-    if divergence != "reverse_kl" and (others := losses - DIVERGENT):
-        yield Problem(
-            "f_divergence_type", f"{divergence} does not go with {', '.join(sorted(others))}."
-        )
-    if training.use_weighting and (sorted_ := losses & {"aot", "aot_unpaired"}):
-        yield Problem("use_weighting", f"does not go with {', '.join(sorted(sorted_))}.")
-    if "exo_pair" in losses and training.label_smoothing == 0:
-        yield Problem("label_smoothing", "is 0, and exo_pair needs it.", "Its paper has 1e-3.")
     if training.padding_free:
         yield Problem("padding_free", "is not done by this version of TRL.", "Leave it out.")

@@ -95,38 +95,21 @@ def _offload_problems(run: Run) -> Iterator[Problem]:
 
 
 def describe_reference(run: Run) -> str:
-    """Return a description of the run's reference, with its cost in memory and time."""
-    kind, model = reference_kind(run), _skeleton(run)
-    # In forward passes: the policy's own, its backward pass, and the recomputed activations.
-    passes = 1 + (1 if run.model.use_peft else 2) + bool(run.training.activation_checkpointing)
-    in_steps = f"a forward pass more in each step, by its operations {1 / passes:.0%} more time"
-    whole, launch = _size(_bytes(model)), launch_kind(run)
-    costs = {
-        "adapter_off": f"the base weights, with the adapter off: no copy of them; {in_steps}",
-        "precomputed": "computed for all pairs before the first step: no copy of the weights in "
-        "the steps, and no pass of it; one forward pass over the data, once",
-        "model": f"a frozen copy of the weights, {whole}on each device; {in_steps}",
-    }
+    """Return the kind of the run's reference, with its cost in memory and time."""
+    kind, model, launch = reference_kind(run), _skeleton(run), launch_kind(run)
+    held, copy = "the base weights, with the adapter off", f"a frozen copy of {_size(model)}"
     if run.adapter is not None:
-        costs["adapter_off"] = (
-            "the base weights with a frozen copy of the adapter that is continued, in place of the "
-            f"one in training; {in_steps}"
-        )
+        held = "the base weights with a frozen copy of the adapter that is continued"
     if launch in _SHARDED:
-        costs["model"] = (
-            f"a frozen copy of the weights, {whole}distributed as {launch} does it, and whole on a "
-            f"device while FSDP computes with it; {in_steps}"
-        )
-    if kind == "cpu_offload":
-        sizes = [_bytes(block) for block in blocks(model)]
-        on_device = _bytes(model) - sum(sizes) + max(sizes)
-        costs[kind] = (
-            f"a frozen copy of the weights, {whole}in host memory for each process; on the device "
-            f"its embeddings, its head and one block, {human(on_device)}; {in_steps}, and the "
-            "time of the copies"
-        )
-    default = "" if run.training.reference else ", by default"
-    return f"{kind}{default}: {costs[kind]}"
+        copy += f", distributed as {launch} does it"
+    cost = {
+        "adapter_off": f"{held}; a forward pass more in each step",
+        "precomputed": "computed for all pairs before the first step: one forward pass, once",
+        "model": f"{copy}, on each device; a forward pass more in each step",
+        "cpu_offload": f"{copy}, in host memory for each process, of which one block at a time is "
+        "on the device; a forward pass and the copies more in each step",
+    }
+    return f"{kind}{'' if run.training.reference else ', by default'}: {cost[kind]}"
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -170,9 +153,6 @@ def _skeleton(run: Run) -> nn.Module:
     return model
 
 
-def _size(count: int) -> str:
-    return f"{human(count)} " if count else ""
-
-
-def _bytes(model: nn.Module) -> int:
-    return sum(each.numel() * each.element_size() for each in model.parameters())
+def _size(model: nn.Module) -> str:
+    count = sum(each.numel() * each.element_size() for each in model.parameters())
+    return f"the weights ({human(count)})" if count else "the weights"

@@ -88,20 +88,6 @@ def ended(tokenizer: Any, response: Text) -> Any:
     return response
 
 
-def encode_response(
-    tokenizer: Any,
-    row: Mapping[str, Any],
-    response: Text,
-    *,
-    chat_template: str | None = None,
-    assistant_only: bool = False,
-) -> Encoded:
-    """Encode the row's `prompt` followed by `response`, like `encode_responses`."""
-    return encode_responses(
-        tokenizer, [row], [response], chat_template=chat_template, assistant_only=assistant_only
-    )[0]
-
-
 def encode_responses(
     tokenizer: Any,
     rows: Sequence[Mapping[str, Any]],
@@ -141,7 +127,7 @@ def encode_pair(tokenizer: Any, row: Mapping[str, Any], sides: Sequence[str]) ->
     This matches TRL's `DPOTrainer`: if a token of a response spans the end of the prompt, its
     prompt part counts in the other response too.
     """
-    both = [encode_response(tokenizer, row, row[side]) for side in sides]
+    both = encode_responses(tokenizer, [row] * len(sides), [row[side] for side in sides])
     start = min(list(item.counted).count(False) for item in both)
     return [Encoded(item.ids, [index >= start for index in range(len(item.ids))]) for item in both]
 

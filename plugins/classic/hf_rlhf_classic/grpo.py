@@ -68,20 +68,6 @@ class GroupSampling(SavesNoReference, SharesPrompt):
         packed = cls.packed_rows(run, lambda tokens: max(1, tokens - most))
         return StepShape(head="fused", held=held_reference(run), packed=packed)
 
-    def report(self) -> Mapping[str, Any]:
-        """Return the share of groups that taught nothing: at the start, in all, and at the end."""
-        shares = [entry[FLAT] for entry in self.state.log_history if FLAT in entry]
-        if not shares:
-            return super().report()
-        return {
-            **super().report(),
-            "Groups with equal rewards": {
-                "first logged step": shares[0],
-                "mean of logged steps": sum(shares) / len(shares),
-                "last logged step": shares[-1],
-            },
-        }
-
 
 class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.

@@ -5,7 +5,6 @@ learning from human feedback"), Dong et al. 2024 ("RLHF workflow"); with two com
 and few steps to an iteration it is nearly Guo et al. 2024 (OAIF).
 """
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,25 +23,21 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import settings_line
 from hf_rlhf.models import policy_arguments, prompt_lengths
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import common_problems
+from hf_rlhf_classic.checks import common_problems, prompts_fit
 from hf_rlhf_classic.dpo import loss_problems
 from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import held_out_split, reason_to_stop, tables
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.preference_buffer import Pair
-from hf_rlhf_classic.reference import held_reference
+from hf_rlhf_classic.reference import NAME, SavesNoReference, held_reference
 from hf_rlhf_classic.shares_prompt import SharesPrompt, sharing_problems
 from hf_rlhf_classic.tokens_seen import TokensSeen
-
-_REF = "ref"
-"""TRL's name for the frozen copy of a continued adapter."""
-
 
 _ID_AND_TEXT, _BESIDE_TOKENS = 14, 200
 """Bytes of JSON for a token, as number and text, and for an answer's other values."""
 
 
-class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
+class IterativeDPOTrainer(SavesNoReference, SharesPrompt, DPOTrainer):  # type: ignore[misc]
     """DPO (Rafailov et al. 2023) on pairs sampled from the policy: `--plugin iterative_dpo`.
 
     Each iteration is an epoch of TRL's trainer, whose rows are generated when it begins. A single
@@ -76,7 +71,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
         yield from loss_problems(run)
         yield from sharing_problems(run)
         yield from _fits(run)
-        yield from _lengths(run)
+        yield from prompts_fit(run, "max_completion_length")
         if run.spec.monitor is not None:
             what = "has no effect: iterative_dpo scores completions between epochs, not in steps."
             fix = "Leave it out: `measured_prompts` measures each iteration on held-out prompts."
@@ -160,12 +155,6 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
         why = {"after iteration": policy, "because": reason}
         return {**super().report(), **tables(history), "Stopped early": why}
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the policy, without TRL's copy of the initial adapter."""
-        super().save_model(output_dir, _internal_call=_internal_call)
-        if self.args.should_save:
-            shutil.rmtree(Path(output_dir or self.args.output_dir) / _REF, ignore_errors=True)
-
     @contextmanager
     def initial_policy(self) -> Iterator[Any]:
         """Yield the policy at the start of the run."""
@@ -173,7 +162,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
             yield self.accelerator.unwrap_model(self.ref_model)
             return
         model = self.accelerator.unwrap_model(self.model)
-        with use_adapter(model, _REF if _REF in model.peft_config else None):
+        with use_adapter(model, NAME if NAME in model.peft_config else None):
             yield model
 
     def reference_logps(self, pairs: Sequence[Pair]) -> list[list[float]]:
@@ -218,27 +207,4 @@ def _fits(run: Run) -> Iterator[Problem]:
             "measured_prompts",
             f"is {training.measured_prompts}, and no rows are held out ({held_out_split(run)!r}).",
             "Hold some out, or write `measured_prompts: 0` to measure no iteration.",
-        )
-        return
-    for part in (*run.reward.rewards, *run.reward.gates) if run.reward else ():
-        if missing := sorted(part.needs() - set(split.column_names)):
-            yield Problem(
-                "measured_prompts",
-                f"{part.label!r} needs {', '.join(missing)}, which the held-out rows lack.",
-                f"Their columns: {', '.join(sorted(split.column_names))}.",
-            )
-
-
-def _lengths(run: Run) -> Iterator[Problem]:
-    """Yield a problem for lengths over `max_length`, where TRL would train on truncated texts."""
-    room, answer = run.training.max_length, run.training.max_completion_length
-    if room is None or "prompt" not in run.dataset["train"].column_names:
-        return
-    longest = max(prompt_lengths(run), default=0)
-    if longest + answer > room:
-        yield Problem(
-            "max_length",
-            f"is {room}, and the longest prompt, {longest} tokens, with completions of {answer} "
-            f"takes {longest + answer}.",
-            "Raise it, shorten `max_completion_length`, or drop long prompts from the dataset.",
         )

@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
 
 from hf_rlhf.distributed import processes
 from hf_rlhf_classic.dpo import PreferenceConfig
+from hf_rlhf_classic.ppo_config import Count, NotNegative, Positive, setting
 from hf_rlhf_classic.preference_buffer import most_pairs
-
-
-def _setting(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
 
 _OUT = "Leave it out."
 _DRAWN = "has no effect: the buffer draws the pairs, and makes their rows."
@@ -39,11 +37,6 @@ REFUSED = {
 }
 """Settings of DPOConfig without meaning or effect here, with reason and alternative."""
 
-_LEAST = {
-    **dict.fromkeys(("iterations", "prompts_per_iteration", "max_completion_length"), 1),
-    **{"completions_per_prompt": 2, "measured_prompts": 0, "margin": 0},
-}
-
 
 @dataclass
 class IterativeDPOConfig(PreferenceConfig):
@@ -53,38 +46,42 @@ class IterativeDPOConfig(PreferenceConfig):
     default an iteration has enough steps for a single pass over all pairs of its rollouts.
     """
 
-    iterations: int = _setting(3, "How often to sample, label and train.")
-    prompts_per_iteration: int = _setting(256, "Prompts to sample completions for, each time.")
-    completions_per_prompt: int = _setting(4, "Completions sampled for each of them.")
-    pairs: Literal["best_worst", "all"] = _setting(
+    iterations: Count = setting(3, "How often to sample, label and train.")
+    prompts_per_iteration: Count = setting(256, "Prompts to sample completions for, each time.")
+    completions_per_prompt: Annotated[int, Ge(2)] = setting(
+        4, "Completions sampled for each of them."
+    )
+    pairs: Literal["best_worst", "all"] = setting(
         "best_worst", "Which pairs of a prompt's completions to train on."
     )
-    margin: float = _setting(0.0, "By how much two rewards must differ to make a pair.")
-    buffer: Literal["current", "rolling2", "full"] = _setting(
+    margin: NotNegative = setting(0.0, "By how much two rewards must differ to make a pair.")
+    buffer: Literal["current", "rolling2", "full"] = setting(
         "current", "Whose pairs to train on: this iteration's, the last two's, all iterations'."
     )
-    reference: Literal["initial", "previous"] = _setting(
+    reference: Literal["initial", "previous"] = setting(
         "initial", "DPO's reference: the initial policy, or the policy before the iteration."
     )
-    on_no_pairs: Literal["stop", "reuse"] = _setting(
+    on_no_pairs: Literal["stop", "reuse"] = setting(
         "stop", "When an iteration gives no pair: stop, or train on the buffer without it."
     )
-    steps_per_iteration: int | None = _setting(
+    steps_per_iteration: int | None = setting(
         None, "Optimizer steps of an iteration; the same for every buffer."
     )
-    temperature: float = _setting(1.0, "Of the completions sampled; above 0.")
-    top_p: float = _setting(1.0, "Share of probability that completions are sampled from.")
-    max_completion_length: int = _setting(256, "Tokens at which a completion is cut.")
-    rollout_batch_size: int = _setting(64, "Completions sampled at once by each process.")
-    measured_prompts: int = _setting(
+    temperature: Positive = setting(1.0, "Of the completions sampled; above 0.")
+    top_p: Annotated[float, Gt(0), Le(1)] = setting(
+        1.0, "Share of probability that completions are sampled from."
+    )
+    max_completion_length: Count = setting(256, "Tokens at which a completion is cut.")
+    rollout_batch_size: int = setting(64, "Completions sampled at once by each process.")
+    measured_prompts: Annotated[int, Ge(0)] = setting(
         128, "Held-out prompts on which each iteration's policy is measured; 0: none."
     )
-    stop_without_gain: bool = _setting(
+    stop_without_gain: bool = setting(
         False,
         "Stop after an iteration whose paired gain on them has an interval with 0 in it.",
     )
-    chat_template_kwargs: dict[str, Any] | None = _setting(None, "For the chat template.")
-    train_sampling_strategy: str = _setting(
+    chat_template_kwargs: dict[str, Any] | None = setting(None, "For the chat template.")
+    train_sampling_strategy: str = setting(
         "sequential", "Not to be changed: the buffer draws the pairs in a random order."
     )
 
@@ -95,16 +92,6 @@ class IterativeDPOConfig(PreferenceConfig):
         super().__post_init__()
 
     def _problems(self) -> Iterator[str]:
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                yield f"{name} is {getattr(self, name)}, at least {least} is needed."
-        if not self.temperature > 0:
-            yield (
-                f"temperature is {self.temperature}: greedy completions of a prompt are all the "
-                "same, and give no pair."
-            )
-        if not 0 < self.top_p <= 1:
-            yield f"top_p is {self.top_p}, expected a share in (0, 1]."
         if self.stop_without_gain and not self.measured_prompts:
             yield "stop_without_gain needs `measured_prompts`, and there are none."
         if self.rollout_batch_size < self.completions_per_prompt:

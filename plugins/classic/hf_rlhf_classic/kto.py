@@ -19,7 +19,7 @@ from hf_rlhf_classic.checks import (
     splits,
     with_row_problems,
 )
-from hf_rlhf_classic.encoding import Encoded, encode_response, encode_responses
+from hf_rlhf_classic.encoding import Encoded, encode_responses
 from hf_rlhf_classic.implicit_rewards import (
     Texts,
     log_probs,
@@ -33,7 +33,7 @@ from hf_rlhf_classic.reference import (
     rows_in_files,
     trainer_arguments,
 )
-from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, sizes_of_texts
+from hf_rlhf_classic.row_lengths import Size, counts_of_texts, text_sizes
 
 LOSS_TYPES = ("kto", "apo_zero_unpaired")
 
@@ -127,20 +127,17 @@ class JudgedResponseTrainer(SavesNoReference, Trainer, KTOTrainer):  # type: ign
 
 def _texts(run: Run) -> Texts:
     def texts(row: Mapping[str, Any]) -> dict[str, Encoded]:
-        text = encode_response(run.tokenizer, row, row["completion"])
+        (text,) = encode_responses(run.tokenizer, [row], [row["completion"]])
         return {"response": text.cut(run.training.max_length)}
 
     return texts
 
 
 def _sizes(run: Run, split: str, rows: Any) -> list[Size]:
-    most, tokenizer = run.training.max_length, run.tokenizer
-
     def encode(batch: Sequence[Mapping[str, Any]]) -> list[Encoded]:
-        return encode_responses(tokenizer, batch, [row["completion"] for row in batch])
+        return encode_responses(run.tokenizer, batch, [row["completion"] for row in batch])
 
-    key = ("responses", len(rows), str(tokenizer.chat_template), len(tokenizer), most)
-    return once(run.dataset[split], key, lambda: sizes_of_texts(rows, encode, most))
+    return text_sizes(run, split, rows, encode, most=run.training.max_length)
 
 
 def _settings(run: Run) -> Iterator[Problem]:

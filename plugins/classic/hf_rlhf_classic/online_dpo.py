@@ -15,23 +15,22 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 
-from hf_rlhf import Method
+from hf_rlhf import Method, Trainer
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import until, validation_rows
-from hf_rlhf.models import load_policy, prompt_lengths
+from hf_rlhf.models import load_policy
 from hf_rlhf.rewards import TOTAL, ComposedReward, gather_rows
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import OWN_LOSS, common_problems, no_lengths
+from hf_rlhf_classic.checks import OWN_LOSS, common_problems, no_lengths, prompts_fit
 from hf_rlhf_classic.encoding import is_text, tokens
 from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
 from hf_rlhf_classic.reference import held_reference
-from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 
 
 @dataclass
-class OnlineConfig(SharesPromptConfig, OnlineDPOConfig):  # type: ignore[misc]
-    """TRL's `OnlineDPOConfig`, with the option to compute a prompt once for both completions."""
+class OnlineConfig(OnlineDPOConfig):  # type: ignore[misc]
+    """TRL's `OnlineDPOConfig`, with the names of other trainers' settings."""
 
     num_generations: ClassVar[int] = 2
 
@@ -41,7 +40,7 @@ class OnlineConfig(SharesPromptConfig, OnlineDPOConfig):  # type: ignore[misc]
         return int(self.max_new_tokens)
 
 
-class OnlinePreferenceTrainer(HeldOutOnly, SharesPrompt, OnlineDPOTrainer):  # type: ignore[misc]
+class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: ignore[misc]
     """Online DPO (Guo et al. 2024) under the run's composed reward: `--plugin online_dpo`.
 
     Of two completions of each prompt, the completion with the higher reward is the chosen side of a
@@ -50,7 +49,6 @@ class OnlinePreferenceTrainer(HeldOutOnly, SharesPrompt, OnlineDPOTrainer):  # t
     """
 
     Config = OnlineConfig
-    fused_head = False
     default_run = "tiny"
     columns = frozenset({"prompt"})
     method = Method(
@@ -75,7 +73,7 @@ class OnlinePreferenceTrainer(HeldOutOnly, SharesPrompt, OnlineDPOTrainer):  # t
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield problems that would stop or spoil training, before weights load."""
         problems = [*common_problems(run), *no_lengths(run), *no_eval_loss(run)]
-        return [*problems, *_lengths(run), *_special_tokens(run), *sharing_problems(run)]
+        return [*problems, *prompts_fit(run, "max_new_tokens"), *_special_tokens(run)]
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
@@ -175,22 +173,6 @@ class PairRewards:
         means = {name: sum(values) / len(values) for name, values in self.metrics.items()}
         self.metrics.clear()
         return means
-
-
-def _lengths(run: Run) -> Iterator[Problem]:
-    """Yield a problem for long prompts: TRL samples after all of a prompt but trains on a cut."""
-    most, answer = run.training.max_length, run.training.max_new_tokens
-    if "prompt" not in run.dataset["train"].column_names:
-        return
-    lengths = prompt_lengths(run)
-    longest = max(lengths)
-    if longest + answer > most:
-        yield Problem(
-            "max_length",
-            f"is {most}, but row {lengths.index(longest)} of train has a prompt of {longest} "
-            f"tokens, and completions have up to {answer}: the loss would cut the prompt.",
-            f"Write `max_length: {longest + answer}` or more, or lower `max_new_tokens`.",
-        )
 
 
 def _special_tokens(run: Run) -> Iterator[Problem]:

@@ -165,20 +165,3 @@ def _ends(places: Sequence[Tensor], device: torch.device) -> tuple[Tensor, int]:
 def _sees(own: Tensor, other: Tensor, window: int | None) -> Tensor:
     causal = other <= own
     return causal if window is None else causal & (other > own - window)
-
-
-def after_common(ids: Tensor, mask: Tensor) -> Tensor:
-    """Return labels, shape (rows, tokens): the tokens after the common start of each pair of rows.
-
-    Row r and row r + rows / 2 are a pair. Equal rows count as different in their last token.
-    """
-    if len(ids) % 2:
-        return ids.masked_fill(mask == 0, IGNORED)
-    own = mask.bool()
-    (first, second), (seen, seen_second) = ids.chunk(2), own.chunk(2)
-    columns = torch.arange(ids.shape[1], device=ids.device)
-    last = (columns * own).amax(1)
-    differ = (first != second) | (seen != seen_second)
-    begin = columns.expand_as(differ).where(differ, ids.shape[1]).amin(1).repeat(2)
-    begin = torch.minimum(begin, torch.minimum(last, last.roll(len(first))))
-    return ids.masked_fill(~own | (columns < begin[:, None]), IGNORED)

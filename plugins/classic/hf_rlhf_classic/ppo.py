@@ -30,7 +30,7 @@ from trl.models import unwrap_model_for_generation
 from hf_rlhf import Method, Trainer
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.evaluation import Evaluation, until, validation_rows
+from hf_rlhf.evaluation import Evaluation, validation_rows
 from hf_rlhf.formatting import settings_line
 from hf_rlhf.models import end_tokens, find_adapter, policy_arguments, prompt_ids
 from hf_rlhf.rewards import TOTAL
@@ -48,7 +48,6 @@ from hf_rlhf_classic.ppo_experience import (
     save_value,
 )
 from hf_rlhf_classic.ppo_rewards import AdapterScore, composed_reward
-from hf_rlhf_classic.ppo_vllm import vllm_generation
 from hf_rlhf_classic.sampling import complete_by_length, noise
 
 
@@ -148,11 +147,10 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         ppo_models.recompute_alike(policy, training)
         # With it, the ratio of new and old probabilities is noise.
         ppo_models.without_dropout(policy)
-        self.run_folder = run.folder
         super().__init__(
             model=policy,
             args=training,
-            data_collator=_as_they_are,
+            data_collator=list,
             train_dataset=run.dataset["train"],
             eval_dataset=validation_rows(run),
             processing_class=run.tokenizer,
@@ -166,30 +164,10 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         self.stop_ids = end_tokens(tokenizer, policy.generation_config)
         self.pad_id = tokenizer.pad_token_id
         self.metrics: dict[str, list[float]] = {}
-        self.vllm = vllm_generation(self) if training.use_vllm else None
         if self.reference.kind == "model":
             self.reference.model = _placed(self.reference.model, self)
         if self.score_head is not None:
             self.score_head.to(training.device)
-
-    def report(self) -> Mapping[str, Any]:
-        """Return the final KL to the reference, and how often there was no learning signal."""
-        logged = [entry for entry in self.state.log_history if "kl_per_completion" in entry]
-        if not logged:
-            return {}
-        last = logged[-1]
-        return {
-            "PPO": {
-                "KL to the reference, nats per completion, last logged step": last[
-                    "kl_per_completion"
-                ],
-                "coefficient of the KL penalty, last logged step": last["kl_coef"],
-                "explained variance of the returns, last logged step": last["explained_variance"],
-                "logged steps in which all scores were the same": sum(
-                    entry.get("reward_std", 1) < 1e-6 for entry in logged
-                ),
-            }
-        }
 
     # A step, from top to bottom.
 
@@ -254,8 +232,6 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         scores, statistics = self.shaped_scores(rollout)
         rewards = ppo_math.token_rewards(penalties, scores, mask, self.ppo_state.kl.coefficient)
         non_score = (rewards * mask).sum(1) - scores * rollout.scored
-        if args.whiten_rewards:
-            rewards = ppo_math.whiten(rewards, mask, self.sum, shift_mean=False)
         advantages, returns = ppo_math.generalised_advantages(
             rewards, values, mask, args.gamma, args.lam
         )
@@ -402,12 +378,6 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
     def answers(self, model: Any, prompts: list[list[int]], first: int) -> list[list[int]]:
         """Sample a completion of each prompt; `first` is the index of the first among all."""
         args = self.args
-        if self.vllm is not None:
-            with ppo_models.without_value(self.unwrapped):
-                self.vllm.sync_weights()
-            return [
-                until(list(ids), self.stop_ids) for ids in self.vllm.generate(prompts, None, 1)[1]
-            ]
         at_once = args.rollout_micro_batch_size or len(prompts)
         rows = range(first, first + len(prompts))
         numbers = noise(args.seed, self.state.global_step, rows, args.max_completion_length)
@@ -664,10 +634,6 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         if _internal_call:
             self.ppo_state.save(folder / STATE_NAME)
             save_value(value, folder / VALUE_NAME)
-        elif self.args.save_value_model:
-            target = self.run_folder / "value"
-            target.mkdir(parents=True, exist_ok=True)
-            save_value(value, target / VALUE_NAME)
 
 
 _CARD = {
@@ -694,10 +660,6 @@ _UPDATE_METRICS = (
     "ratio",
 )
 """Sums over the tokens of an update, later divided by the first sum."""
-
-
-def _as_they_are(rows: list[Any]) -> list[Any]:
-    return rows
 
 
 def _load_policy(run: Run) -> Any:

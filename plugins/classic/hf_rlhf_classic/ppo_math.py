@@ -37,9 +37,7 @@ def kl_penalty(logprobs: Tensor, reference: Tensor, estimator: str) -> Tensor:
         return difference
     if estimator == "k2":
         return difference.square() / 2
-    if estimator == "k3":
-        return torch.expm1(-difference) + difference
-    raise ValueError(f"unknown estimator {estimator!r}: k1, k2 or k3")
+    return torch.expm1(-difference) + difference
 
 
 def last_token(mask: Tensor) -> Tensor:
@@ -87,16 +85,10 @@ def moments(values: Tensor, mask: Tensor, reduce: Reduce = alone) -> tuple[Tenso
     return mean, reduce((known - mean).square().sum()) / count
 
 
-def whiten(
-    values: Tensor, mask: Tensor, reduce: Reduce = alone, *, shift_mean: bool = True
-) -> Tensor:
-    """Return masked values scaled to variance 1, and to mean 0 unless `shift_mean` is False.
-
-    Mean and variance come from the tokens of all rows on all processes.
-    """
+def whiten(values: Tensor, mask: Tensor, reduce: Reduce = alone) -> Tensor:
+    """Return masked values with mean 0 and variance 1, over all rows on all processes."""
     mean, variance = (number.to(values.dtype) for number in moments(values, mask, reduce))
-    whitened = (values - mean) * torch.rsqrt(variance + 1e-8)
-    return torch.where(mask, whitened if shift_mean else whitened + mean, 0.0)
+    return torch.where(mask, (values - mean) * torch.rsqrt(variance + 1e-8), 0.0)
 
 
 def policy_losses(

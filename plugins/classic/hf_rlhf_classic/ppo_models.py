@@ -166,17 +166,6 @@ def active(policy: Any, adapter: str | None) -> Iterator[None]:
         restore()
 
 
-@contextmanager
-def without_value(policy: nn.Module) -> Iterator[None]:
-    """Remove the value's own modules from the policy in the context: for saving, and for vLLM."""
-    modules = policy._modules
-    remaining = {name: modules.pop(name) for name in BESIDE if name in modules}
-    try:
-        yield
-    finally:
-        modules.update(remaining)
-
-
 def hidden_size(config: Any) -> int:
     """Return the width of the hidden states that the LM head reads."""
     return int(config.get_text_config().hidden_size)
@@ -187,7 +176,7 @@ def add_value(policy: Any, run: Any) -> None:
 
     The head starts at zero: no value is better than a random value.
     """
-    kind, training = run.training.value, run.training
+    kind = run.training.value
     head = nn.Linear(hidden_size(policy.config), 1)
     if kind == "own_adapter":
         policy.add_adapter(VALUE, deepcopy(policy.peft_config[POLICY]))
@@ -196,12 +185,7 @@ def add_value(policy: Any, run: Any) -> None:
         from peft import get_peft_model
         from transformers import AutoModel
 
-        path = training.value_model_path or run.model_path
-        kwargs = run.model_kwargs()
-        if training.value_model_path:
-            kwargs.pop("revision", None)
-        model = AutoModel.from_pretrained(path, **kwargs)
-        head = nn.Linear(hidden_size(model.config), 1)
+        model = AutoModel.from_pretrained(run.model_path, **run.model_kwargs())
         if hasattr(policy, "peft_config"):
             config = deepcopy(policy.peft_config[POLICY])
             config.task_type = None
@@ -220,10 +204,10 @@ def step_shape(run: Any) -> StepShape:
     held = {}
     if training.value != "policy_adapter":
         adapter = training.value == "own_adapter"
-        held["value"] = HeldModel(training.value_model_path, trained=True, adapter=adapter)
+        held["value"] = HeldModel(trained=True, adapter=adapter)
     if training.reference_model_path:
         held["reference"] = HeldModel(training.reference_model_path)
-    elif training.reference == "initial" and continues_adapter(run):
+    elif training.reference == "initial" and run.adapter is not None:
         held["reference"] = HeldModel(adapter=True)
     if training.reward_adapter:
         held["reward"] = HeldModel(adapter=True)
@@ -290,7 +274,7 @@ class Reference:
                 path, kwargs = run.model_path, run.model_kwargs()
             model = AutoModelForCausalLM.from_pretrained(path, **kwargs)
             return cls("model", model.eval().requires_grad_(False))
-        if training.reference == "base" or not continues_adapter(run):
+        if training.reference == "base" or run.adapter is None:
             return cls("base")
         policy.add_adapter(REFERENCE, deepcopy(policy.peft_config[POLICY]))
         by_name = dict(policy.named_parameters())
@@ -313,11 +297,6 @@ class Reference:
             yield model, policy
 
 
-def continues_adapter(run: Any) -> bool:
-    """Return whether training starts from an adapter, not from the base itself."""
-    return run.adapter is not None
-
-
 def load_reward_adapter(policy: Any, folder: Path) -> nn.Linear:
     """Add a reward adapter to the policy's base, frozen; return its score head.
 
@@ -332,7 +311,7 @@ def load_reward_adapter(policy: Any, folder: Path) -> nn.Linear:
     heads = {name: tensors.pop(name) for name in score_names(tensors)}
     weights = [tensor for name, tensor in heads.items() if name.endswith("weight")]
     if len(weights) != 1:
-        raise ModelError(no_head(folder))
+        raise ModelError(f"{folder} has no score head; `--plugin reward` saves it.")
     policy.add_adapter(REWARD, config)
     try:
         loaded = set_peft_model_state_dict(policy, tensors, REWARD)
@@ -357,11 +336,3 @@ def load_reward_adapter(policy: Any, folder: Path) -> nn.Linear:
 def score_names(tensors: Any) -> list[str]:
     """Return the names of an adapter's score head among its tensors."""
     return [name for name in tensors if "score." in name and "lora_" not in name]
-
-
-def no_head(folder: Path) -> str:
-    """Return the error for an adapter folder without a score head."""
-    return (
-        f"{folder} has no score head, so it gives no scores. A reward adapter is saved with "
-        '`modules_to_save: ["score"]`; `--plugin reward` does so.'
-    )

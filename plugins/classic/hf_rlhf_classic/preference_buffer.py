@@ -11,8 +11,6 @@ from operator import itemgetter
 
 from hf_rlhf.contracts import Score
 
-BUFFERS = ("current", "rolling2", "full")
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -130,8 +128,6 @@ def held_iterations(buffer: str, iteration: int) -> range:
 
     `current`: this iteration; `rolling2`: this and the previous iteration; `full`: all so far.
     """
-    if buffer not in BUFFERS:
-        raise ValueError(f"buffer {buffer!r} is unknown; known: {', '.join(BUFFERS)}")
     first = {"current": iteration, "rolling2": max(iteration - 1, 0), "full": 0}[buffer]
     return range(first, iteration + 1)
 
@@ -141,8 +137,6 @@ def passes(size: int, count: int, seed: int) -> list[int]:
 
     The buffer is traversed repeatedly in new random orders, so draw counts differ by at most 1.
     """
-    if size < 1:
-        raise ValueError("an empty buffer has nothing to draw from")
     generator = random.Random(seed)
     drawn: list[int] = []
     while len(drawn) < count:
@@ -157,8 +151,6 @@ def prompts_of(iteration: int, per_iteration: int, rows: int, seed: int) -> list
     an iteration is skipped.
     """
     per_pass = rows // per_iteration
-    if per_pass < 1:
-        raise ValueError(f"{rows} rows are fewer than the {per_iteration} prompts of an iteration")
     number, position = divmod(iteration, per_pass)
     order = random.Random(f"{seed} {number}").sample(range(rows), rows)
     return order[position * per_iteration : (position + 1) * per_iteration]

@@ -6,7 +6,7 @@ end-of-sequence token, even after a chat template.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 # TRL warns on import; these trainers' documentation repeats the warning.
@@ -27,11 +27,6 @@ from hf_rlhf_classic.implicit_rewards import LogProbs
 from hf_rlhf_classic.pair_training import PairTraining
 from hf_rlhf_classic.row_lengths import SIDES
 
-_CUT = (
-    "TRL averages the likelihood of the chosen responses over the tokens of each micro-batch, so "
-    "a step depends on how its batch is divided if lengths differ: it changes with "
-    "`per_device_train_batch_size`, `gradient_accumulation_steps` and the number of processes"
-)
 CPO_LOSSES = ("sigmoid", "hinge", "ipo", "simpo")
 
 
@@ -73,14 +68,7 @@ class ReferenceFreeTraining(PairTraining):
         if run.training.max_length is None:
             yield Problem("max_length", "is null, which this trainer reads as 512.", "Set it.")
 
-    @classmethod
-    def advice(cls, run: Run) -> Iterable[str]:
-        """Return a note if a step depends on the split of its batch."""
-        return [*super().advice(run), *([_CUT] if getattr(run.training, "cpo_alpha", 1) else [])]
-
     train_dataset: Any
-    max_length: int
-    """TRL's, like `train_dataset`."""
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -98,7 +86,7 @@ class ReferenceFreeTraining(PairTraining):
         return trainer
 
     pair_counts: Mapping[str, int]
-    """Numbers of training pairs: total, left out, truncated, and used."""
+    """Numbers of training pairs: total, and left out."""
 
     def drop_empty_responses(self) -> dict[str, int]:
         """Leave out pairs whose prompt fills `max_length`, because their loss would be NaN."""
@@ -110,21 +98,11 @@ class ReferenceFreeTraining(PairTraining):
             if all(any(label != -100 for label in row[f"{side}_labels"]) for side in SIDES)
         ]
         if len(kept) < given:
-            self.train_dataset = rows = rows.select(kept)
-        lengths = rows.select_columns([f"{side}_input_ids" for side in SIDES])
-        full = sum(
-            max(len(row[f"{side}_input_ids"]) for side in SIDES) >= self.max_length
-            for row in lengths
-        )
-        return {
-            "given": given,
-            "prompt over max_length, left out": given - len(kept),
-            "a response that fills max_length, cut or not": full,
-            "trained on": len(kept),
-        }
+            self.train_dataset = rows.select(kept)
+        return {"given": given, "prompt over max_length, left out": given - len(kept)}
 
     def report(self) -> Mapping[str, Any]:
-        """Return the number of training pairs and of truncated responses."""
+        """Return the number of training pairs, and of those left out."""
         return {"Training pairs": self.pair_counts}
 
 

@@ -85,17 +85,11 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
     """The `Run` that the trainer was built from."""
 
     def report(self) -> Mapping[str, Any]:
-        """Return which training pairs were left out, and the results on held-out pairs."""
-        provided, remaining = len(self.run.dataset["train"]), len(self.train_dataset)
-        rows = {
-            "given": provided,
-            "over max_length, left out": provided - remaining,
-            "trained on": remaining,
-        }
+        """Return where the score is read, and the results on held-out pairs."""
         read = "the last token that is not padding"
         if self.processing_class.pad_token_id == self.processing_class.eos_token_id:
             read += "; the end of sequence is padding too, so the token before it"
-        return {"Training pairs": rows, "Score": {"read off": read}, **self.tables}
+        return {"Score": {"read off": read}, **self.tables}
 
     def tables_at_end(self) -> Mapping[str, Any]:
         """Return the results on held-out pairs."""

@@ -38,15 +38,12 @@ def quality_advice(name: str, revision: str | None = None, plugin: str = "reward
         )
     low, high = measured.low, measured.high
     assert low is not None and high is not None, "or there were a reason for no interval"  # noqa: PT018
-    text = f"{mean:.3f} [{low:.3f}, {high:.3f}] of {rows}"
-    if high < 0.5:
-        return f"the reward model {name!r} prefers the worse of two responses: {METRIC} {text}."
-    if low <= 0.5:
-        return (
-            f"the reward model {name!r} was not shown to be better than chance: {METRIC} {text}. "
-            "What is trained on its score may be noise."
-        )
-    return ""
+    if low > 0.5:
+        return ""
+    return (
+        f"the reward model {name!r} was not shown to prefer the better of two responses: {METRIC} "
+        f"{mean:.3f} [{low:.3f}, {high:.3f}] of {rows}. What is trained on its score may be noise."
+    )
 
 
 def _measured(name: str, revision: str | None) -> Estimate | None:

@@ -34,14 +34,13 @@ def once(rows: Any, key: Hashable, make: Callable[[], T]) -> T:
 
 def reward_counts(run: Run) -> Mapping[str, RowCounts]:
     """Return how many pairs of each split are short enough."""
-    most = run.training.max_length
-
-    def count(sizes: Sequence[tuple[int, int]]) -> RowCounts:
-        long = sum(most is not None and whole > most for _, whole in sizes)
+    most, counts = run.training.max_length, {}
+    for split, rows in splits(run):
+        sizes = longer_texts(run, split, rows)
+        long = sum(most is not None and size > most for size in sizes)
         dropped = {f"a text over `max_length` {most}": long}
-        return RowCounts(len(sizes), dropped, fix=_fix(most, [whole for _, whole in sizes]))
-
-    return {split: count(_pair_sizes(run, split, rows)) for split, rows in splits(run)}
+        counts[split] = RowCounts(len(sizes), dropped, fix=_fix(most, sizes))
+    return counts
 
 
 def truncation_mode(training: Any) -> str:
@@ -52,22 +51,22 @@ def truncation_mode(training: Any) -> str:
 
 def preference_counts(run: Run) -> Mapping[str, RowCounts]:
     """Return the number of pairs per split with a response left, and of truncated pairs."""
-    most, mode = run.training.max_length, truncation_mode(run.training)
-
-    def count(sizes: Sequence[tuple[int, int]]) -> RowCounts:
-        starts = mode == "keep_start"
-        filled = [starts and most is not None and prompt >= most for prompt, _ in sizes]
-        longer = [most is not None and whole > most for _, whole in sizes]
-        cut = sum(over and not full for over, full in zip(longer, filled, strict=True))
-        part = "a response" if starts else "the start"
-        return RowCounts(
+    most, starts = run.training.max_length, truncation_mode(run.training) == "keep_start"
+    part, counts = "a response" if starts else "the start", {}
+    for split, rows in splits(run):
+        sizes = _pair_sizes(run, split, rows)
+        full = sum(starts and most is not None and prompt >= most for prompt, _ in sizes)
+        cut = sum(
+            most is not None and whole > most and not (starts and prompt >= most)
+            for prompt, whole in sizes
+        )
+        counts[split] = RowCounts(
             len(sizes),
-            {f"the prompt alone fills `max_length` {most}": sum(filled)},
+            {f"the prompt alone fills `max_length` {most}": full},
             {f"{part} is cut at `max_length` {most}": cut},
             _fix(most, [whole for _, whole in sizes]),
         )
-
-    return {split: count(_pair_sizes(run, split, rows)) for split, rows in splits(run)}
+    return counts
 
 
 def _pair_sizes(run: Run, split: str, rows: Any) -> list[tuple[int, int]]:
@@ -141,19 +140,29 @@ class Size(NamedTuple):
     """Whether any of its tokens, truncated or not, has a loss."""
 
 
-def sizes_of_texts(
+def text_sizes(
+    run: Run,
+    split: str,
     rows: Any,
     encode: Callable[[Sequence[Mapping[str, Any]]], Sequence[Encoded]],
+    *key: Hashable,
     most: int | None,
-    mode: str = "keep_start",
 ) -> list[Size]:
-    """Return the size of each of `rows`; `encode` takes many rows at once."""
+    """Return the size of each of `rows`, the first of a split, within `most` tokens.
+
+    `encode` takes many rows at once, and depends on `key` beside the tokenizer.
+    """
+    mode, tokenizer = truncation_mode(run.training), run.tokenizer
 
     def size(encoded: Encoded) -> Size:
         cut = encoded.cut(most, mode)
         return Size(len(encoded.ids), len(cut.ids), sum(cut.counted), any(encoded.counted))
 
-    return [size(encoded) for batch in parts(rows, _AT_ONCE) for encoded in encode(batch)]
+    return once(
+        run.dataset[split],
+        ("texts", len(rows), most, mode, str(tokenizer.chat_template), len(tokenizer), *key),
+        lambda: [size(each) for batch in parts(rows, _AT_ONCE) for each in encode(batch)],
+    )
 
 
 def counts_of_texts(most: int | None, sizes: Sequence[Size]) -> RowCounts:

@@ -141,22 +141,9 @@ class RewardModel(TextScorer):
 
     def locate(self) -> tuple[str, Path | None]:
         """Check model and adapter folder, and return the arguments for `from_pretrained`."""
-        from hf_rlhf.models import (
-            check_base,
-            check_exists,
-            find_adapter,
-            read_adapter,
-            resolve_model_path,
-        )
+        from hf_rlhf.models import check_base, find_adapter, find_model, read_adapter
 
-        path = resolve_model_path(self.model)
-        if not Path(path).exists():
-            check_exists(path)
-        if (Path(path) / "adapter_config.json").exists():
-            raise ModelError(
-                f"reward_model: {self.model} is an adapter. Write it as `adapter`, and its base as "
-                "`model`."
-            )
+        path = find_model(self.model)
         if self.adapter is None:
             _check_is_scorer(Path(path), self.model)
             return path, None
@@ -221,17 +208,12 @@ def _plain(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _check_is_scorer(folder: Path, name: str) -> None:
     """Raise ModelError for a folder with another kind of model; Hub ids are checked later."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        if (folder / "merged" / "config.json").exists():
-            raise ModelError(
-                f"reward_model: {name} is the folder of a run. Its model is {name}/merged."
-            ) from None
-        if folder.is_dir():
-            raise ModelError(f"reward_model: {name} has no config.json that can be read.") from None
+    if not folder.is_dir():
         return
-    kinds = config.get("architectures") or []
+    try:
+        kinds = json.loads((folder / "config.json").read_text("utf-8")).get("architectures") or []
+    except ValueError as error:
+        raise ModelError(f"reward_model: {name}/config.json cannot be read: {error}") from None
     if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
         raise ModelError(
             f"reward_model: {name} is a {', '.join(kinds) or 'model of no known kind'}, without a "

@@ -27,7 +27,7 @@ from hf_rlhf_classic.checks import (
 from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_responses, is_text, joined
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
 from hf_rlhf_classic.reference import trainer_arguments
-from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, sizes_of_texts
+from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, text_sizes
 from hf_rlhf_classic.tokens_seen import TokensSeen
 from hf_rlhf_classic.unlearned import unlearned
 
@@ -85,7 +85,8 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
         if result or not can_encode(run, *_names(run)):
             return result
         # Counted tokens are only known for valid rows and templates.
-        for check in (_kinds, _markers, _lengths, _end):
+        result = [*check_single_kind(run, *_names(run))]
+        for check in (_markers, _lengths, _end):
             result += check(run) if not result else ()
         return result
 
@@ -124,18 +125,11 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
         run.training.assistant_only_loss = assistant_only(run)
         trainer = cls(**trainer_arguments(run, *_names(run)))
         trainer.add_callback(TokensSeen(trainer))
-        trainer.rows = _counts(run)
         return trainer
 
-    rows: Mapping[str, int]
-    """Counts of the training rows."""
-
     def report(self) -> Mapping[str, Any]:
-        """Return the numbers of training rows and of truncated rows."""
-        rows = dict(self.rows)
-        if self.args.packing:
-            rows["packed into sequences"] = len(self.train_dataset)
-        return {"Training rows": rows}
+        """Return the number of sequences, rows unless they are packed."""
+        return {"Training rows": {"sequences": len(self.train_dataset)}}
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
@@ -205,27 +199,11 @@ def _sizes(run: Run, split: str, rows: Any) -> list[Size]:
 
     Packing that splits long rows truncates none; it does not apply to held-out rows.
     """
-    training, tokenizer = run.training, run.tokenizer
+    training = run.training
     uncut = split == "train" and training.packing and training.packing_strategy != "bfd"
     most = None if uncut else training.max_length
-    whole = (assistant_only(run), training.completion_only_loss)
-    template = (str(tokenizer.chat_template), len(tokenizer))
-    key = (len(rows), most, training.truncation_mode, *whole, *template)
-    encode = partial(encode_rows, run)
-    return once(
-        run.dataset[split],
-        key,
-        lambda: sizes_of_texts(rows, encode, most, training.truncation_mode),
-    )
-
-
-def _counts(run: Run) -> dict[str, int]:
-    sizes = _sizes(run, "train", run.dataset["train"])
-    return {
-        "given": len(sizes),
-        "cut at max_length": sum(item.kept < item.whole for item in sizes),
-        "dropped, as nothing of the response was left": sum(not item.trained for item in sizes),
-    }
+    key = assistant_only(run), training.completion_only_loss
+    return text_sizes(run, split, rows, partial(encode_rows, run), *key, most=most)
 
 
 def _names(run: Run) -> tuple[str, ...]:
@@ -248,10 +226,6 @@ def _columns(run: Run) -> Iterator[Problem]:
             "sft needs `prompt` and `completion`, or `messages`, and not both.",
         )
         return
-
-
-def _kinds(run: Run) -> Iterator[Problem]:
-    yield from check_single_kind(run, *_names(run))
 
 
 def _markers(run: Run) -> Iterator[Problem]:
@@ -296,8 +270,6 @@ def _packing(run: Run) -> Iterator[Problem]:
     training = run.training
     if training.max_length is None and training.packing:
         yield Problem("max_length", "is null, and packing fills sequences of that length.")
-    if training.padding_free and not training.packing and training.max_length is not None:
-        yield Problem("padding_free", "needs `packing: true`, or `max_length: null`.")
     if training.packing and training.truncation_mode == "keep_end":
         yield Problem(
             "truncation_mode",

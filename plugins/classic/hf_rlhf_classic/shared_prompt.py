@@ -19,7 +19,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from hf_rlhf_classic.packed_prompts import LAYOUT, Layout, after_common
+from hf_rlhf_classic.packed_prompts import LAYOUT, Layout
 
 try:
     from torch.nn.attention import varlen
@@ -127,13 +127,8 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 class PromptOnce:
     """Hooks on the models that a trainer calls, with counts of the tokens that they saved."""
 
-    def __init__(self, models: Iterable[Any], halves: bool = False) -> None:
-        """Install the hooks.
-
-        TRL's fused head must be installed. With `halves`, TRL requests the logits of whole rows
-        instead, and the first half of the rows has the same prompts as the second.
-        """
-        self.halves = halves
+    def __init__(self, models: Iterable[Any]) -> None:
+        """Install the hooks. TRL's fused head must be installed."""
         self.tokens = self.packed = 0
         """Tokens of the rows, without padding, and the number that was computed instead."""
         self._layout: Layout | None = None
@@ -157,13 +152,9 @@ class PromptOnce:
 
     def _pack(self, _: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         self._layout = None
-        if self.halves and len(args) == 1 and kwargs.keys() == {"attention_mask"}:
-            kwargs = {"input_ids": args[0], **kwargs}
-            rows = [*kwargs.values(), after_common(*kwargs.values())]
-        elif args or not kwargs.get("fused_lm_head") or not kwargs.keys() <= _UNDERSTOOD:
+        if args or not kwargs.get("fused_lm_head") or not kwargs.keys() <= _UNDERSTOOD:
             return None
-        else:
-            rows = [kwargs[name] for name in ("input_ids", "attention_mask", "labels")]
+        rows = [kwargs[name] for name in ("input_ids", "attention_mask", "labels")]
         if torch.is_grad_enabled():
             self.tokens += int(rows[1].sum())
         self._layout = layout = Layout.of(*rows)
@@ -171,10 +162,9 @@ class PromptOnce:
             self.packed += int(rows[1].sum()) if torch.is_grad_enabled() else 0
             return None
         self.packed += layout.tokens.numel() if torch.is_grad_enabled() else 0
-        targets = {} if self.halves else {"shift_labels": layout.targets}
         return (), {
             **{name: kwargs[name] for name in kwargs if name != "labels"},
-            **targets,
+            "shift_labels": layout.targets,
             **layout.arguments(),
         }
 
@@ -182,9 +172,6 @@ class PromptOnce:
         layout, self._layout = self._layout, None
         if layout is None:
             return None
-        if self.halves:
-            output["logits"] = output.logits[0, layout.places.to(output.logits.device)]
-            return output
         for name in _VALUES:
             if (value := getattr(output, name, None)) is not None:
                 output[name] = layout.back(value)

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, comb
-from statistics import median
-from typing import Any, ClassVar
+from math import ceil
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from hf_rlhf import Trainer
 from hf_rlhf.contracts import BatchForm, PackedRows
 from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.models import model_config, prompt_lengths
+from hf_rlhf.models import model_config
 from hf_rlhf.runs import Run, launch_kind
 from hf_rlhf_classic.packed_prompts import IGNORED, packed_row
 from hf_rlhf_classic.shared_prompt import ATTENTION, PromptOnce, obstacle, unknown
@@ -39,8 +38,6 @@ class SharesPromptConfig:
 class SharesPrompt(Trainer):
     """A base class, before a TRL trainer whose loss compares completions of a single prompt."""
 
-    fused_head: ClassVar = True
-    """Whether TRL gets log-probabilities from the model by its fused head, not whole logits."""
     args: Any
     _buffered_inputs: Any
     """The micro-batches of a generation, an attribute of TRL."""
@@ -49,12 +46,12 @@ class SharesPrompt(Trainer):
 
     @classmethod
     def planned_forms(cls, run: Run) -> Mapping[str, str]:
-        """Return whether each prompt will be computed once, and how many tokens that saves."""
+        """Return whether each prompt will be computed once."""
         if run.training.share_prompt is False:
             return {}
         reason = _unshared(run)
-        said = f"off: {reason}" if reason else "if its values are those of rows alone"
-        return {"shared prompt": said if reason else f"{said}; {_saving(run)}"}
+        planned = f"off: {reason}" if reason else "if its values are those of rows alone"
+        return {"shared prompt": planned}
 
     @classmethod
     def packed_rows(cls, run: Run, prompt: Callable[[int], int]) -> PackedRows | None:
@@ -64,7 +61,7 @@ class SharesPrompt(Trainer):
         puts no two rows of a prompt together.
         """
         args = run.training
-        if args.share_prompt is False or not cls.fused_head or _unshared(run) or _drops(run):
+        if args.share_prompt is False or _unshared(run) or _drops(run):
             return None
 
         def packed(rows: int, tokens: int) -> tuple[str, Mapping[str, Any]] | None:
@@ -133,36 +130,29 @@ class Sharing:
         The first half of each row is a prompt, and the other halves are its completions.
         """
         parts = [(row[: len(row) // 2], row[len(row) // 2 :]) for row in rows]
-        batch = _batch(parts, len(parts) if self.trainer.fused_head else 2)
+        batch = _batch(parts)
         batch = {name: each.to(self.trainer.model.device) for name, each in batch.items()}
         scored = batch["labels"][:, 1:] != IGNORED
         alone = [
             self._log_probs({k: v[[at]] for k, v in batch.items()}) for at in range(len(scored))
         ]
-        once = PromptOnce(self.models[:1], not self.trainer.fused_head)
+        once = PromptOnce(self.models[:1])
         try:
             together = self._log_probs(batch)
         finally:
             once.remove()
         apart = (together - torch.cat(alone))[scored].abs().max()
         # The fused head divides by the temperature.
-        scale = getattr(self.trainer, "temperature", 1.0) if self.trainer.fused_head else 1.0
-        return float(apart) * float(scale)
+        return float(apart) * float(getattr(self.trainer, "temperature", 1.0))
 
     def _log_probs(self, batch: Mapping[str, Tensor]) -> Tensor:
-        model = self.trainer.model
         with self.trainer.accelerator.autocast():
-            if self.trainer.fused_head:
-                values: Tensor = model(**batch, fused_lm_head=True).log_probs
-                return values
-            logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        known = logits[:, :-1].float().log_softmax(-1)
-        own: Tensor = known.gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
-        return own
+            values: Tensor = self.trainer.model(**batch, fused_lm_head=True).log_probs
+        return values
 
     def use(self) -> None:
         """Install the hooks."""
-        self.once = PromptOnce(self.models, not self.trainer.fused_head)
+        self.once = PromptOnce(self.models)
         self._say("on: the log-probabilities are those of rows alone")
 
     def leave(self, reason: str) -> None:
@@ -202,8 +192,7 @@ def _unshared(run: Run) -> str:
         return reason
     dropout = run.model.use_peft and run.model.lora_dropout
     if dropout and not getattr(run.training, "disable_dropout", False):
-        cure = f"`lora_dropout: 0` makes it possible; {_saving(run)}"
-        return f"a `lora_dropout` of {dropout:g}; {cure}"
+        return f"a `lora_dropout` of {dropout:g}; `lora_dropout: 0` makes it possible"
     return ""
 
 
@@ -246,27 +235,6 @@ def regroups(args: Any) -> bool:
     return getattr(args, "loss_type", "grpo") in EVENLY and whole and not bonus
 
 
-def _saving(run: Run) -> str:
-    """Return how many times fewer tokens the loss computes, for completions of full length."""
-    args = run.training
-    if not hasattr(args, "steps_per_generation"):
-        return "the prompt of a pair once for both responses"
-    rows, steps = args.per_device_train_batch_size, args.steps_per_generation or 1
-    group = args.num_generations
-    prompt, most = median(prompt_lengths(run, 512)), args.max_completion_length
-    count = rows * steps
-    together = max(1.0, rows / group)
-    apart = count / group * (1 - comb(count - group, rows) / comb(count, rows))
-    ratios = [
-        rows * (prompt + most) / (prompts * prompt + rows * most) for prompts in (together, apart)
-    ]
-    text = f"prompts of {prompt:g} tokens, {group} completions of up to {most}: "
-    if steps == 1 or regroups(args):
-        return f"{text}{ratios[0]:.1f} times fewer tokens in the loss"
-    text += f"{ratios[1]:.1f} times fewer tokens in the loss, as TRL shuffles rows over {steps} "
-    return f"{text}micro-batches; `steps_per_generation: 1` makes it {ratios[0]:.1f}"
-
-
 def bring_together(batches: Sequence[dict[str, Any]]) -> None:
     """Sort the rows of a generation by prompt, over all its micro-batches, in place."""
     size = len(batches[0]["prompt_ids"])
@@ -285,10 +253,9 @@ def bring_together(batches: Sequence[dict[str, Any]]) -> None:
             batch[name] = [each[row] for row in chosen] if sequence else each[chosen]
 
 
-def _batch(parts: Sequence[tuple[Sequence[int], Sequence[int]]], count: int) -> dict[str, Tensor]:
-    """Return every prompt with each of `count` completions, padded as TRL pads them."""
-    completions = [parts[at % len(parts)][1] for at in range(count)]
-    rows = [(prompt, completion) for completion in completions for prompt, _ in parts]
+def _batch(parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Tensor]:
+    """Return every prompt with each completion, padded as TRL pads them."""
+    rows = [(prompt, completion) for _, completion in parts for prompt, _ in parts]
     width = max(len(prompt) for prompt, _ in rows)
     length = width + max(len(completion) for _, completion in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.long)

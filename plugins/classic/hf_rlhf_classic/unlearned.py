@@ -17,7 +17,7 @@ from hf_rlhf.models import Stored, lora_config, open_checkpoint
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import Encoded
 
-_HEADS = ("lm_head", "embed_out")
+_HEADS, _INPUTS = ("lm_head", "embed_out"), ("embed_tokens", "wte", "embed_in")
 _ROWS = 32
 """Number of training rows to search for special tokens."""
 _COMPARED = 512
@@ -28,61 +28,37 @@ _ALIKE, _ENOUGH = 0.98, 3
 
 def unlearned(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> Iterator[str]:
     """Yield notes on LoRA that must teach tokens which the base has never learned."""
-    if not run.model.use_peft:
+    if not run.model.use_peft or not (wanted := sorted(_special(run, encode))):
         return
-    stored = _output_embedding(Path(run.model_path))
-    wanted = sorted(_special(run, encode))
-    if stored is None or not wanted:
+    try:
+        checkpoint = open_checkpoint(Path(run.model_path))
+    except ModelError:
         return
-    module = _output_module(stored)
-    if _is_trained(module, run):
+    tensors = {
+        key.removesuffix(".weight").rpartition(".")[2]: checkpoint[key] for key in checkpoint
+    }
+    # A tied matrix has a single name in the checkpoint, the input's.
+    name = next((each for each in (*_HEADS, *_INPUTS) if each in tensors), "")
+    module = name if name in _HEADS else _HEADS[0]
+    config: Any = lora_config(run)
+    targets, saved = config.target_modules or (), config.modules_to_save or ()
+    trained = [*([targets] if isinstance(targets, str) else targets), *saved]
+    if not name or len(tensors[name].shape) != 2 or any(module in each for each in trained):
         return
-    names = [run.tokenizer.convert_ids_to_tokens(item) for item in _unseen(stored, wanted)]
-    if names:
+    unseen = run.tokenizer.convert_ids_to_tokens(_unseen(tensors[name], wanted))
+    if unseen:
         yield (
-            f"the base seems never to have learned {', '.join(map(repr, names))}, which responses "
+            f"the base seems never to have learned {', '.join(map(repr, unseen))}, which responses "
             "hold, and LoRA that leaves its embedding as it is cannot teach it: begin with a model "
             f"that knows it, train all weights, or add `lora_modules_to_save: [{module}]`"
         )
 
 
-def _output_module(stored: Stored) -> str:
-    name = stored.key.removesuffix(".weight").rpartition(".")[2]
-    return name if name in _HEADS else "lm_head"  # tied: the checkpoint has it as the input's
-
-
-def _is_trained(module: str, run: Run) -> bool:
-    config: Any = lora_config(run)
-    targets = config.target_modules or ()
-    names = [targets] if isinstance(targets, str) else list(targets)
-    names += config.modules_to_save or ()
-    return any(module in name for name in names)
-
-
 def _special(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> set[int]:
-    tokenizer = run.tokenizer
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    encoded = (encode(row) for row in islice(run.dataset["train"], _ROWS))
-    return {
-        token
-        for item in encoded
-        for token, counted in zip(item.ids, item.counted, strict=True)
-        if counted and token in special
-    }
-
-
-def _output_embedding(folder: Path) -> Stored | None:
-    """Return the output embedding if its file is local; a tied matrix has a single name."""
-    try:
-        stored = open_checkpoint(folder)
-    except ModelError:
-        return None
-    by_module = {
-        key.removesuffix(".weight").rpartition(".")[2]: value for key, value in stored.items()
-    }
-    names = (*_HEADS, "embed_tokens", "wte", "embed_in")
-    result = next((by_module[name] for name in names if name in by_module), None)
-    return result if result is not None and len(result.shape) == 2 else None
+    special = {*run.tokenizer.all_special_ids, *run.tokenizer.added_tokens_decoder}
+    rows = (encode(row) for row in islice(run.dataset["train"], _ROWS))
+    pairs = (pair for row in rows for pair in zip(row.ids, row.counted, strict=True))
+    return {token for token, counted in pairs if counted and token in special}
 
 
 def _unseen(stored: Stored, tokens: list[int]) -> list[int]:

@@ -10,9 +10,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ from scipy.signal import butter, lfilter, sosfilt
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
-from hf_rlhf.rewards import ComposedReward
 from hf_rlhf_speech.audio import MAX_SECONDS, RATE, resample, write_wav
 from hf_rlhf_speech.codecs.codec import FILE, load_codec
 from hf_rlhf_speech.features.pitch import STEP, pitch_of
@@ -220,18 +217,14 @@ def speech_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
     Hacks of files are files, which are removed when the process ends. For tokens, the honest
     utterance is encoded again in the same way. Raises DataError without utterances of either kind.
     """
-    files = any(os.path.isfile(text_of(row["completion"]).strip()) for row in rows)
-    return _attacks(rows, FILE if files else "embedded", ROWS)
-
-
-def _attacks(rows: Sequence[Mapping[str, Any]], codec: str, count: int) -> Iterator[HackCase]:
     texts = [text_of(row["completion"]).strip() for row in rows]
+    codec = FILE if any(map(os.path.isfile, texts)) else "embedded"
     spoken = decode_completions(texts, codec)
     usable = [
         index
         for index, speech in enumerate(spoken)
         if speech.seconds >= 0.5 and "wrong tokens" not in speech.problems
-    ][:count]
+    ][:ROWS]
     if not usable:
         raise DataError(
             f"speech_attacks: none of the {len(rows)} honest utterances can be hacked: expected "
@@ -247,37 +240,6 @@ def _attacks(rows: Sequence[Mapping[str, Any]], codec: str, count: int) -> Itera
             if text != honest:
                 form = row["completion"]
                 yield HackCase(name, row["prompt"], _like(form, honest), _like(form, text), columns)
-
-
-def paid_hacks(
-    reward: ComposedReward, rows: Sequence[Mapping[str, Any]], codec: str, count: int = 2
-) -> list[dict[str, Any]]:
-    """Return a reward's score of each hack of the first `count` utterances, highest first.
-
-    Parts of weight 0 are skipped. A hack without a score is left out.
-    """
-    trained = replace(reward, rewards=tuple(part for part in reward.rewards if part.weight))
-    paid: dict[str, list[tuple[float, float]]] = {}
-    # The columns are a single object for all hacks of a row.
-    for _, of_row in groupby(_attacks(rows, codec, count), key=lambda case: id(case.columns)):
-        cases = list(of_row)
-        completions = [cases[0].honest, *(case.hacked for case in cases)]
-        columns = {key: [value] * len(completions) for key, value in cases[0].columns.items()}
-        scores = trained.score([cases[0].prompt] * len(completions), completions, **columns).total
-        for case, score in zip(cases, scores[1:], strict=True):
-            if score is not None and scores[0] is not None:
-                paid.setdefault(case.hack, []).append((scores[0], score))
-    table: list[dict[str, Any]] = []
-    for hack, pairs in paid.items():
-        honest, hacks = np.array(pairs).T
-        above = f"{(hacks > honest + 1e-9).sum()} of {len(pairs)}"
-        entry = {
-            "hack": hack,
-            "mean reward": float(hacks.mean()),
-            "paid more than the original": above,
-        }
-        table.append(entry)
-    return sorted(table, key=lambda entry: -entry["mean reward"])
 
 
 def _like(form: Any, text: str) -> Any:

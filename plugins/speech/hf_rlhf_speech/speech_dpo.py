@@ -7,48 +7,43 @@ held-out texts before and after.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf import Method
 from hf_rlhf.data import text_of
 from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.errors import HfRlhfError, Problem
+from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import settings_line
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.at_end import MeasuresAtEnd
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import held_out_split
-from hf_rlhf_speech.attacks import paid_hacks
+from hf_rlhf_classic.ppo_config import setting
 from hf_rlhf_speech.codecs.policy import codec_problems
 from hf_rlhf_speech.data.graded import render_line
 from hf_rlhf_speech.rewards.models import AutoMos
 from hf_rlhf_speech.samples import BY_STYLE, LISTEN, gains_by_style, write_samples
 from hf_rlhf_speech.world.quality import references
 
-HACKS = "What hacks of its best utterances would earn"
 _CLIP_BYTES = 2_500_000
 """Disk size of two clips of at most 30 s and their picture."""
-
-
-def _setting(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass
 class SpeechDPOConfig(IterativeDPOConfig):
     """The settings of iterative DPO, with other defaults, and the codec."""
 
-    codec: str = _setting("embedded", "Codec in whose tokens the policy speaks.")
-    clips: int = _setting(
+    codec: str = setting("embedded", "Codec in whose tokens the policy speaks.")
+    clips: int = setting(
         4, "Held-out texts whose clips before and after training are on the card; 0: none."
     )
-    steps_per_iteration: int | None = _setting(
+    steps_per_iteration: int | None = setting(
         None, "Optimizer steps of an iteration; 200 without `max_steps`."
     )
-    completions_per_prompt: int = _setting(2, "Utterances sampled for each prompt.")
-    stop_without_gain: bool = _setting(
+    completions_per_prompt: int = setting(2, "Utterances sampled for each prompt.")
+    stop_without_gain: bool = setting(
         True,
         "Stop after an iteration whose gain, paired by held-out text, has 0 in its 95% interval.",
     )
@@ -126,20 +121,10 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
             for row in split.select(range(len(spoken[0])))
         ]
         tables[BY_STYLE] = gains_by_style(rows, spoken)
-        best = sorted(
-            zip(rows, spoken[-1], strict=True), key=lambda pair: -(pair[1]["reward"] or 0)
-        )
-        heard = [{**row, "completion": said["text"]} for row, said in best]
 
         def write() -> None:
             count = run.training.clips
             tables[LISTEN] = write_samples(run.folder, rows, spoken, run.training.codec, count)
-            try:
-                tables[HACKS] = (
-                    paid_hacks(rounds.reward, heard, run.training.codec) if count else []
-                )
-            except HfRlhfError as error:  # the weights are not saved yet
-                tables[HACKS] = {"not measured": str(error)}
 
         run_on_main_process(write)
         return {title: table for title, table in tables.items() if table}

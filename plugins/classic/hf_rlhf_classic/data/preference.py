@@ -24,13 +24,5 @@ def preference(
         margin: `column` reads a column `margin` if there is one, `scores` takes score_chosen -
             score_rejected, `none` leaves it out. All rows have a margin, or none.
         path: as in `sft`; the arguments without a description, too (`hf-rlhf describe sft`).
-
-    Returns:
-        Splits `train` and `test` with prompt, chosen, rejected, a margin if there is one, and the
-            other columns; messages, or texts where `format` is text; and the report.
-
-    Raises:
-        DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
-        ModelError: `format: conversational`, and the tokenizer has no chat template.
     """
     return load_chat_rows("preference", arguments, label=label, margin=margin)

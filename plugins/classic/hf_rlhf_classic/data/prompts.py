@@ -5,9 +5,7 @@ from hf_rlhf.data import ChatRowArguments, chat_adapter, load_chat_rows
 
 
 @chat_adapter
-def prompts(
-    arguments: ChatRowArguments,
-) -> Loaded:
+def prompts(arguments: ChatRowArguments) -> Loaded:
     """Load prompts without responses, with the other columns that rewards need.
 
     Rows are `{system?, prompt}`, or have `question`, `instruction` and `input`, `messages`,
@@ -16,13 +14,5 @@ def prompts(
 
     Args:
         path: as in `sft`, like all other arguments (`hf-rlhf describe sft`).
-
-    Returns:
-        Splits `train` and `test` with prompt and the other columns; messages, or texts where
-        `format` is text; and the report.
-
-    Raises:
-        DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
-        ModelError: `format: conversational`, and the tokenizer has no chat template.
     """
     return load_chat_rows("prompts", arguments)

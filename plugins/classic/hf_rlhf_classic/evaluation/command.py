@@ -1,8 +1,13 @@
 """`hf-rlhf eval`."""
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hf_rlhf.config import RunFile
 
 _DESCRIPTION = """\
 Measure saved models on the same held-out prompts: reward, win rate, KL, length,
@@ -24,9 +29,8 @@ def command(argv: Sequence[str]) -> int:
     from hf_rlhf.config import RunFile, choose_run_file
     from hf_rlhf.errors import ConfigError
     from hf_rlhf.training import quiet_libraries
-    from hf_rlhf_classic.evaluation.benchmarks import suite_of_benchmarks, with_benchmarks
+    from hf_rlhf_classic.evaluation.benchmarks import suite_of_benchmarks
     from hf_rlhf_classic.evaluation.plan import make_plan
-    from hf_rlhf_classic.evaluation.spec import Options
     from hf_rlhf_classic.evaluation.task import suite_of
 
     quiet_libraries()
@@ -34,19 +38,39 @@ def command(argv: Sequence[str]) -> int:
         file = choose_run_file(chosen.plugin, chosen.run, path)
     else:
         file = RunFile.from_mapping({}, "command line")
-    file = with_benchmarks(file.override(overrides), chosen.benchmark)
-    options = Options(chosen.model, chosen.baseline, chosen.reference, chosen.compare)
     try:
+        file = _with_options(file.override(overrides), chosen)
         if chosen.benchmark and "dataset" not in file.values:
-            suite = suite_of_benchmarks(file, options, chosen.out or Path("evals/benchmarks"))
+            suite = suite_of_benchmarks(file, chosen.out or Path("evals/benchmarks"))
         else:
-            plan = make_plan(file, options)
+            plan = make_plan(file)
             out = chosen.out or Path("evals") / Path(file.name if path else plan.data_name).stem
             suite = suite_of(plan, out)
     except ConfigError as error:
         raise ConfigError(error.problems, subject="evaluation") from None
     suite.show(suite.run(["hf-rlhf", "eval", *argv], record=chosen.record))
     return 0
+
+
+def _with_options(file: "RunFile", chosen: argparse.Namespace) -> "RunFile":
+    """Return the file with the options that add to its sections."""
+    from hf_rlhf.config import value_of
+    from hf_rlhf.evaluation import Candidate
+
+    def section(name: str, key: str, empty: Any) -> Any:
+        values = file.values.get(name)
+        return (values.get(key) if isinstance(values, dict) else None) or empty
+
+    benchmarks = [value_of(each) if each[0] == "{" else {"name": each} for each in chosen.benchmark]
+    added = {
+        "eval.models": {**section("eval", "models", {}), **Candidate.parse(chosen.model)},
+        "eval.baseline": chosen.baseline,
+        "eval.reference": chosen.reference,
+        "eval.compare": [*section("eval", "compare", []), *chosen.compare],
+        "evaluation.benchmarks": [*section("evaluation", "benchmarks", []), *benchmarks],
+    }
+    options = [(f"--{key}", json.dumps(value)) for key, value in added.items() if value]
+    return file.override([each for option in options for each in option])
 
 
 def _parser() -> argparse.ArgumentParser:

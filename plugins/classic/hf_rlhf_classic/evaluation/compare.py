@@ -45,8 +45,7 @@ def compare(pairs: Sequence[Pair], by: Compare, judges: Mapping[str, Judge]) -> 
     """Decide every pair. Raises JudgeError if the judge stays down."""
     if by.by != "judge":
         return Compared([outcome(pair.scores[by.by], pair.other_scores[by.by]) for pair in pairs])
-    judge = judges[str(by.judge)]
-    return (_both_orders if by.mode == "pairwise" else _each_alone)(pairs, by, judge)
+    return _both_orders(pairs, by, judges[str(by.judge)])
 
 
 def _both_orders(pairs: Sequence[Pair], by: Compare, judge: Judge) -> Compared:
@@ -102,17 +101,6 @@ def position_bias(orders: Sequence[tuple[float, float]]) -> dict[str, float] | N
         "bias": float(candidate.mean()),
         "inconsistent": float((candidate.prod(axis=1) > 0).mean()),
     }
-
-
-def _each_alone(pairs: Sequence[Pair], by: Compare, judge: Judge) -> Compared:
-    """Grade each answer alone by the same criterion, and compare the grades."""
-    questions = [
-        Question("quality", text, fill(by.criterion, pair.columns), pair.prompt, label="eval")
-        for pair in pairs
-        for text in (pair.answer, pair.other)
-    ]
-    scores = [verdict.score for verdict in asyncio.run(judge.judge(questions))]
-    return Compared(list(map(outcome, scores[::2], scores[1::2])))
 
 
 def fill(criterion: str, columns: Mapping[str, Any]) -> str:

@@ -15,7 +15,6 @@ from hf_rlhf_classic.evaluation.spec import (
     SECTION,
     Compare,
     EvalSpec,
-    Options,
     read_compare,
     read_spec,
 )
@@ -91,9 +90,9 @@ def _same_tokens(model: Candidate, other: Candidate) -> bool:
     return bool(model.tokenizer.get_vocab() == other.tokenizer.get_vocab())
 
 
-def make_plan(file: RunFile, options: Options) -> Plan:
+def make_plan(file: RunFile) -> Plan:
     """Resolve and check an evaluation. Raises ConfigError with all problems."""
-    spec, problems = read_spec(file, options)
+    spec, problems = read_spec(file)
     models, more = Candidate.find(
         spec.sources,
         {name: getattr(spec, name) for name in LOADING},
@@ -133,11 +132,6 @@ def _row_problems(plan: Plan) -> Iterator[Problem]:
         fix = "Use an adapter or a `form` that gives prompts."
         yield Problem(plan.file.where_key("dataset"), what, fix)
         return
-    reward = plan.scoring.reward
-    for part in (*reward.rewards, *reward.gates) if reward else ():
-        if missing := ", ".join(sorted(part.needs() - columns)):
-            what = f"{part.label!r} needs {missing}, which the split {split!r} lacks."
-            yield Problem(plan.file.where_key("rewards"), what, f"Its columns: {listed}.")
 
 
 def _length_problems(plan: Plan) -> Iterator[Problem]:

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import MinLen
 
 from hf_rlhf.config import RunFile, RunSpec, bind, unknown_setting
 from hf_rlhf.errors import ConfigError, Problem, suggest
-from hf_rlhf.evaluation import Candidate
 from hf_rlhf.rewards import TOTAL
 
 SECTION = "eval"
@@ -62,8 +61,6 @@ class Compare:
     """For a judge: its label under `judges:`; required if there are several."""
     criterion: str = CRITERION
     """For a judge. `{column}` is replaced by the row's value of that column."""
-    mode: Literal["pairwise", "absolute"] = "pairwise"
-    """For a judge: compare both answers in both orders, or grade each alone."""
 
     @property
     def name(self) -> str:
@@ -71,18 +68,8 @@ class Compare:
         return self.by if self.by != "judge" else f"judge {self.judge}"
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line, which override keys of `eval:`."""
-
-    models: Sequence[str] = ()
-    baseline: str | None = None
-    reference: str | None = None
-    compare: Sequence[str] = ()
-
-
-def read_spec(file: RunFile, options: Options) -> tuple[EvalSpec, list[Problem]]:
-    """Return the `eval:` section of `file` with the command line's options, and its problems."""
+def read_spec(file: RunFile) -> tuple[EvalSpec, list[Problem]]:
+    """Return the `eval:` section of `file`, and its problems."""
     problems = list(_misplaced(file))
     section = file.values.get(SECTION) or {}
     if not isinstance(section, Mapping):
@@ -92,22 +79,10 @@ def read_spec(file: RunFile, options: Options) -> tuple[EvalSpec, list[Problem]]
     values, more = bind(
         EvalSpec, settings, where=lambda key: file.where((SECTION, key)), title=SECTION
     )
-    problems += more
     spec = EvalSpec(**values)
-    models = dict(spec.models)
-    try:
-        models |= Candidate.parse(options.models)
-    except ConfigError as error:
-        problems += error.problems
-    baseline = options.baseline or spec.baseline or next(iter(models), None)
-    spec = replace(
-        spec,
-        models=models,
-        baseline=baseline,
-        reference=options.reference or spec.reference or baseline,
-        compare=[*spec.compare, *options.compare],
-    )
-    return spec, [*problems, *_check_names(spec)]
+    baseline = spec.baseline or next(iter(spec.models), None)
+    spec = replace(spec, baseline=baseline, reference=spec.reference or baseline)
+    return spec, [*problems, *more, *_check_names(spec)]
 
 
 def _misplaced(file: RunFile) -> Iterator[Problem]:

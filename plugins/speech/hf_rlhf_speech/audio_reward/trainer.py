@@ -184,21 +184,12 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
         # The trial of `hf-rlhf check` has no record.
         if run.spec.evaluation is None or not (done and (run.folder / RECORD_NAME).exists()):
             return {}
-        rows = held_out_rows(run)
         model = self.accelerator.unwrap_model(self.model)
-        pairs = _scored(run, model, rows)
-        has_prompts = "prompt" in rows.column_names
-        texts = rows["prompt"] if has_prompts else map(str, range(len(rows)))
-        known = [(pair, text_of(text)) for pair, text in zip(pairs, texts, strict=True) if pair]
-        if not known:
-            return {}
-        return tables(*map(list, zip(*known, strict=True)))
+        return tables([pair for pair in _scored(run, model, held_out_rows(run)) if pair])
 
     def report(self) -> Mapping[str, Any]:
-        """Return the number of training pairs, and the results on held-out pairs."""
-        count, used = len(self.run.dataset["train"]), len(self.train_dataset)
-        counts = {"given": count, "left out": count - used, "trained on": used}
-        return {"Training pairs": counts, **self.tables}
+        """Return the results on held-out pairs."""
+        return self.tables
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
