@@ -23,7 +23,7 @@ _LOUDEST = 8.0
 
 _FORMS = frozenset(
     {
-        *("AIFF", "AU", "CAF", "FLAC", "HTK", "MAT4", "MP3", "NIST", "OGG"),
+        *("AIFF", "AU", "CAF", "FLAC", "HTK", "MAT4", "MP3", "OGG"),
         *("RF64", "SVX", "VOC", "W64", "WAV", "WAVEX", "WVE"),
     }
 )
@@ -97,7 +97,7 @@ def read_audio(
         with soundfile.SoundFile(opened) as file:
             _check_size(name, file, max_seconds)
             samples, source_rate = file.read(dtype="float32", always_2d=True), file.samplerate
-            problem = _not_whole(file, len(samples), _head(source))
+            problem = _not_whole(file, len(samples))
     except (soundfile.LibsndfileError, OSError, ValueError) as error:
         cause = str(getattr(error, "error_string", error)).rstrip(".")
         # The MP3 decoder's message for a file without any frames.
@@ -130,12 +130,7 @@ def read_audio(
     return Clip(np.clip(wave, -1.0, 1.0), rate or source_rate, tuple(changes))
 
 
-def _head(source: str | os.PathLike[str] | bytes) -> bytes:
-    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
-        return file.read(1024)
-
-
-def _not_whole(file: Any, frames: int, head: bytes) -> str:
+def _not_whole(file: Any, frames: int) -> str:
     """Return the defect of a file that is shorter than its header says, or has no length.
 
     libsndfile reads a truncated file as if it were complete, and only logs the difference. A stream
@@ -146,8 +141,7 @@ def _not_whole(file: Any, frames: int, head: bytes) -> str:
             f"is {file.format}, a format that does not show whether a file is whole. Convert it to "
             "WAV or FLAC (`ffmpeg -i FILE out.flac`)."
         )
-    nist = re.search(rb"^NIST_1A.*?\nsample_count -i (\d+)", head, re.DOTALL)
-    sizes = [(max(file.frames, int(nist[1]) if nist else 0), frames, "samples")]
+    sizes = [(file.frames, frames, "samples")]
     for promised, there in _SHOULD_BE.findall(file.extra_info):
         if int(promised) < _STREAMED:
             sizes.append((int(promised), int(there), "bytes"))

@@ -35,16 +35,16 @@ def write_samples(
         rows: of the dataset, with `text` and optionally `style`.
         spoken: before and after training, `text` (of the completion) and `reward` for each row.
         codec: of the completions.
-        count: number of rows. From 3 on, two of them have the median and the largest gain and are
-            marked in the column `pair`; the rest are the first of each style, then any.
+        count: number of rows: the first of each style, then any.
     """
     (folder / FOLDER).mkdir(exist_ok=True)
     table = []
-    for number, (index, mark) in enumerate(_chosen(rows, spoken, count).items(), start=1):
+    firsts = {row.get("style"): index for index, row in reversed(list(enumerate(rows)))}
+    order = dict.fromkeys([*sorted(firsts.values()), *range(len(rows))])
+    for number, index in enumerate(list(order)[:count], start=1):
         pair = [stage[index] for stage in spoken]
         speech = decode_completions([each["text"] for each in pair], codec, None)
         entry = {name: rows[index][name] for name in ("text", "style") if name in rows[index]}
-        entry["pair"] = mark
         for stage, each in zip(STAGES, speech, strict=True):
             entry[stage] = _written(folder, f"{FOLDER}/{stage}-{number}", each, rows[index]["text"])
         picture = f"{FOLDER}/spectrogram-{number}.png"
@@ -55,30 +55,6 @@ def write_samples(
         }
         table.append(entry)
     return table
-
-
-def _chosen(
-    rows: Sequence[Mapping[str, Any]], spoken: Sequence[Sequence[Mapping[str, Any]]], count: int
-) -> dict[int, str]:
-    """Return the indices of the selected rows, and the reason for each.
-
-    The first row of each style may have no gain, and would not show the run's effect.
-    """
-    scored = [
-        (after["reward"] - before["reward"], index)
-        for index, (before, after) in enumerate(zip(*spoken, strict=True))
-        if before["reward"] is not None and after["reward"] is not None
-    ]
-    gains = sorted(scored, key=lambda pair: pair[0])
-    marks: dict[int, str] = {}
-    if gains and count > 2:
-        marks = {gains[(len(gains) - 1) // 2][1]: "median gain", gains[-1][1]: "largest gain"}
-    firsts = {row.get("style"): index for index, row in reversed(list(enumerate(rows)))}
-    order = sorted(firsts.values())
-    order += [index for index in range(len(rows)) if index not in order]
-    others = [index for index in order if index not in marks][: max(0, count - len(marks))]
-    names = {index: "first of its style" for style, index in firsts.items() if style} | marks
-    return {index: names.get(index, "") for index in order if index in {*others, *marks}}
 
 
 def _written(folder: Path, name: str, speech: Speech, text: str) -> str:

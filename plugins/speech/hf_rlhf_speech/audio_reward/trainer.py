@@ -23,11 +23,9 @@ from hf_rlhf.evaluation import (
 )
 from hf_rlhf.models import model_config
 from hf_rlhf.runs import Run
-from hf_rlhf.storage import RECORD_NAME
 from hf_rlhf.training import head_is_new
-from hf_rlhf_classic.at_end import MeasuresAtEnd
 from hf_rlhf_classic.checks import splits
-from hf_rlhf_classic.pairs import Pair, row_metrics, tables
+from hf_rlhf_classic.pairs import Pair, row_metrics
 from hf_rlhf_speech.audio_reward.feature_scorer import FeatureScorer, FeatureScorerConfig
 from hf_rlhf_speech.audio_reward.vectors import ENCODERS, Clip, head_scores, read_clips
 from hf_rlhf_speech.codecs.codec import FILE, check_codec, load_codec
@@ -55,7 +53,7 @@ class AudioRewardConfig(transformers.TrainingArguments):  # type: ignore[misc]
     label_names: list[str] | None = field(default_factory=lambda: ["chosen"])
 
 
-class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type: ignore[misc]
+class AudioRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     """Train a reward model of sound on pairs of clips: `--plugin audio_reward`.
 
     The loss is Bradley and Terry's, -log sigmoid(chosen - rejected). The base is
@@ -149,11 +147,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
         )
         # The loss is a mean over the pairs of a micro-batch.
         trainer.loss_is_scaled_for_ga = False
-        trainer.run = run
         return trainer
-
-    run: Run
-    """The `Run` that the trainer was built from."""
 
     def compute_loss(
         self,
@@ -176,20 +170,6 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
             mean = head_scores(model, vectors.to(model.device)).mean()
         model.classifier.bias.data -= mean.to(model.classifier.bias.dtype)
         super().save_model(output_dir, _internal_call)
-
-    def tables_at_end(self) -> Mapping[str, Any]:
-        """Return the results on held-out pairs."""
-        run = self.run
-        done = self.state.global_step >= self.state.max_steps
-        # The trial of `hf-rlhf check` has no record.
-        if run.spec.evaluation is None or not (done and (run.folder / RECORD_NAME).exists()):
-            return {}
-        model = self.accelerator.unwrap_model(self.model)
-        return tables([pair for pair in _scored(run, model, held_out_rows(run)) if pair])
-
-    def report(self) -> Mapping[str, Any]:
-        """Return the results on held-out pairs."""
-        return self.tables
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:

@@ -20,7 +20,7 @@ from hf_rlhf_speech.world.flaws import draw_flaws, planted_quality
 from hf_rlhf_speech.world.quality import references
 from hf_rlhf_speech.world.speaker import Line
 from hf_rlhf_worlds.sampling import Split as Side
-from hf_rlhf_worlds.sampling import build_splits, split_of, with_flips
+from hf_rlhf_worlds.sampling import build_splits, split_of
 
 Label = Literal["planted", "human", "acoustic", "auto_mos"]
 _REWARDS = {"acoustic": "acoustic_quality", "auto_mos": "auto_mos"}
@@ -42,7 +42,6 @@ def speech_preferences(
     train_rows: int | None = None,
     test_rows: int | None = None,
     test_share: float | None = None,
-    flips: float = 0.0,
     max_rejected_share: float = 0.05,
     rejected_rows: Path | None = None,
     seed: int = 0,
@@ -69,7 +68,6 @@ def speech_preferences(
         train_rows: maximum number; for the world 480 by default.
         test_rows: number of held-out rows; for the world 120 by default.
         test_share: the share of rows to hold out, of a source without a test split.
-        flips: share of the world's training pairs with a swapped label, as a control.
         max_rejected_share: more unusable rows than this share are an error.
         rejected_rows: set by the run: the file for unusable rows.
         seed: of the flaws and of the held-out rows.
@@ -89,11 +87,11 @@ def speech_preferences(
         of_files = {"columns": columns, "split": split, "revision": revision, "subset": subset}
         of_files["device"] = device
         _refuse("path", **of_files, template=template, test_share=test_share)
-        return _world_pairs(label or "planted", codec, train_rows, test_rows, flips, seed)
-    if label == "planted" or flips:
+        return _world_pairs(label or "planted", codec, train_rows, test_rows, seed)
+    if label == "planted":
         raise DataError(
-            f"{path}: `label: planted` and `flips` are for pairs of the world, whose flaws are "
-            "known. Leave out `path`, or use another label."
+            f"{path}: `label: planted` is for pairs of the world, whose flaws are known. Leave out "
+            "`path`, or use another label."
         )
     convert = _Conversion(path, label or "human", codec, template, device)
     rows = read_rows(path, revision=revision, subset=subset, columns=columns)
@@ -110,15 +108,13 @@ def _refuse(reason: str, **settings: Any) -> None:
 
 
 def _world_pairs(
-    label: Label, codec: str, train_rows: int | None, test_rows: int | None, flips: float, seed: int
+    label: Label, codec: str, train_rows: int | None, test_rows: int | None, seed: int
 ) -> Loaded:
     if label == "human" or codec != "embedded":
         raise DataError(
             f"speech_preferences: label is {label} and codec {codec}, without a `path`. The pairs "
             "of the world have the labels planted, acoustic or auto_mos and the codec embedded."
         )
-    if label != "planted" and flips:
-        raise DataError("speech_preferences: `flips` needs `label: planted`. Leave it out.")
     lines = [Line.parse(prompt) for prompt in references()]
     better = _judge(label, codec)
 
@@ -131,8 +127,7 @@ def _world_pairs(
         "train": train_rows or 480,
         "test": 120 if test_rows is None else test_rows,
     }
-    noisy = with_flips("speech_preferences", "preference", flips, seed, rows)
-    return build_splits("speech_preferences", counts, noisy, {"source": "world", "label": label})
+    return build_splits("speech_preferences", counts, rows, {"source": "world", "label": label})
 
 
 def _flawed_pair(line: Line, seed: int, better: Better | None) -> tuple[list[str], float]:
