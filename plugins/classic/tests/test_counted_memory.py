@@ -39,7 +39,6 @@ def models(memory: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("llama", {"per_device_train_batch_size": 8}, 2),
         ("llama", {"per_device_train_batch_size": 2, "steps_per_generation": 4}, 1),
-        ("llama", {"per_device_train_batch_size": 4, "loss_type": "bnpo"}, 2),
         ("llama", {"per_device_train_batch_size": 2, "loss_type": "bnpo"}, None),
         ("llama", {"share_prompt": False}, None),
         ("gpt2", {}, None),  # its own dropout
@@ -64,7 +63,7 @@ def test_rows_of_a_prompt_are_counted_as_one_where_they_will_be(
     ("trainer", "model", "how"),
     [
         pytest.param("sft", "gemma3", {}, marks=pytest.mark.slow),
-        ("dpo", "gpt2", {"lora": True}),
+        pytest.param("dpo", "gpt2", {"lora": True}, marks=pytest.mark.slow),
         ("grpo", "qwen3", {"checkpointed": True}),
         pytest.param("ppo", "llama", {"lora": True, "dtype": "bfloat16"}, marks=pytest.mark.slow),
         pytest.param("reward", "llama", {}, marks=pytest.mark.slow),

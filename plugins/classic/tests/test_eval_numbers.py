@@ -23,16 +23,6 @@ def test_both_estimators_average_to_the_kl():
     assert (k3(np.log(p), np.log(q)) >= 0).all()
 
 
-def test_all_ties_are_a_win_rate_of_a_half():
-    assert tally([0.5, 0.5]) == {
-        "win_rate": 0.5,
-        "wins": 0,
-        "ties": 2,
-        "losses": 0,
-        "not_judged": 0,
-    }
-
-
 def test_what_nobody_judged_is_counted_and_decides_nothing():
     assert tally([1.0, None, 0.0, None])["not_judged"] == 2
     assert tally([1.0, None])["win_rate"] == 1.0
@@ -100,17 +90,3 @@ def test_a_judge_that_cannot_say_decides_nothing():
 def test_equal_answers_are_a_tie_without_asking():
     judge = ScriptedJudge(error="down")
     assert compare([Pair("?", "same", "same")], JUDGED, {"scripted": judge}).outcomes == [0.5]
-
-
-def test_each_answer_alone_by_the_row_s_criterion():
-    judge = ScriptedJudge(lambda question: float(question.candidate in question.criterion))
-    by = Compare("judge", "scripted", criterion="States {answer}.", mode="absolute")
-    pairs = [Pair("?", "12", "13", columns={"answer": "12"})]
-    assert compare(pairs, by, {"scripted": judge}).outcomes == [1.0]
-    assert {question.criterion for question in judge.questions} == {"States 12."}
-
-
-def test_a_verifier_or_reward_model_compares_by_its_label():
-    scored = Pair("?", "a", "b", {"rm": 0.1, "exact": 1.0}, {"rm": 0.2, "exact": 1.0})
-    assert compare([scored], Compare("rm"), {}).outcomes == [0.0]
-    assert compare([scored], Compare("exact"), {}).outcomes == [0.5]

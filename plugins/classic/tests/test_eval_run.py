@@ -14,7 +14,6 @@ from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf_classic.evaluation.command import command
 from hf_rlhf_classic.evaluation.plan import make_plan
-from hf_rlhf_classic.evaluation.spec import Options
 from hf_rlhf_classic.evaluation.task import suite_of
 
 SAMPLING = {
@@ -33,6 +32,11 @@ def _file(**changes):
         "eval": {"use_cpu": True},
     }
     return RunFile.from_mapping({**values, **changes}, "eval.yaml")
+
+
+def _plan(models, file=None):
+    values = dict((file or _file()).values)
+    return make_plan(_file(**values | {"eval": {**values["eval"], "models": models}}))
 
 
 def _evaluate(plan, out, command=()):
@@ -73,11 +77,6 @@ class _NeedsGold:
         return [1.0 for _ in completions]
 
 
-class _AbstainsOnOdd:
-    def __call__(self, prompts, completions, answer, **_):
-        return [None if int(each) % 2 else 1.0 for each in answer]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _offered():
     offered = {
@@ -85,7 +84,6 @@ def _offered():
         "rewards": {
             "letter_share": LetterShare,
             "needs_gold": _NeedsGold,
-            "abstains": _AbstainsOnOdd,
         },
         "judges": {"by_length": ByLength},
     }
@@ -106,9 +104,8 @@ def evaluated(tiny_policy, other_policy, tmp_path_factory):
         judges={"by_length": {"name": "by_length"}},
         eval={"use_cpu": True, "compare": ["total", {"judge": "by_length"}]},
     )
-    models = (f"one={tiny_policy}", f"same={tiny_policy}", f"other={other_policy}")
-    plan = make_plan(file, Options(models))
-    return _evaluate(plan, out, ["hf-rlhf", "eval"]), out
+    models = {"one": str(tiny_policy), "same": str(tiny_policy), "other": str(other_policy)}
+    return _evaluate(_plan(models, file), out, ["hf-rlhf", "eval"]), out
 
 
 def test_a_model_against_itself_ties_and_has_not_moved(evaluated):
@@ -189,13 +186,10 @@ def test_the_same_command_generates_nothing_again(evaluated, tmp_path, monkeypat
     monkeypatch.setattr(
         completions, "generate", lambda *a, **k: calls.append(k) or original(*a, **k)
     )
-    models = tuple(f"{name}={seeds[0]['source']}" for name, seeds in result["models"].items())
-    results = _evaluate(make_plan(_file(), Options(models)), again)
+    models = {name: seeds[0]["source"] for name, seeds in result["models"].items()}
+    results = _evaluate(_plan(models), again)
     assert len(calls) == 1
     assert _rows(results, "other")["total"] == _rows(result, "other")["total"]
-    hotter = _file(evaluation={**SAMPLING, "temperature": 0.5})
-    _evaluate(make_plan(hotter, Options(models[:1])), again)
-    assert len(calls) == 1 + 3
 
 
 def test_a_judge_that_is_down_costs_no_completions(
@@ -204,7 +198,7 @@ def test_a_judge_that_is_down_costs_no_completions(
     file = _file(
         judges={"by_length": {"name": "by_length"}}, eval={"use_cpu": True, "compare": ["judge"]}
     )
-    plan = make_plan(file, Options((f"a={tiny_policy}", f"b={other_policy}")))
+    plan = _plan({"a": str(tiny_policy), "b": str(other_policy)}, file)
     DOWN.append("down")
     try:
         with pytest.raises(JudgeError, match="has not answered"):
@@ -214,18 +208,6 @@ def test_a_judge_that_is_down_costs_no_completions(
     monkeypatch.setattr(completions, "generate", None)
     results = _evaluate(plan, tmp_path / "out")
     assert _results(results)["b"]["win_counts"]["win rate by judge by_length"]["not_judged"] == 0
-
-
-def test_greedy_completions_give_no_kl(tiny_policy, other_policy, tmp_path):
-    file = _file(evaluation={**SAMPLING, "temperature": 0.0, "completions_per_prompt": 1})
-    plan = make_plan(file, Options((f"a={tiny_policy}", f"b={other_policy}")))
-    results = _evaluate(plan, tmp_path)
-    assert "kl_k1" not in _results(results)["b"]["means"]
-    assert any("KL left out: greedy" in note for note in results["notes"])
-    assert any("4 prompts only" in note for note in results["notes"])
-    about = results["tasks"]["prompts"]["data"]["about"]
-    assert about.startswith("4 prompts of minimal_rows (test), 1 completion(s) each, greedy")
-    assert not (tmp_path / "results.png").exists()
 
 
 def test_other_tokenizers_give_no_kl_and_a_word(tiny_policy, tmp_path):
@@ -243,7 +225,8 @@ def test_other_tokenizers_give_no_kl_and_a_word(tiny_policy, tmp_path):
     ]
     page = page.replace(old[0], "first").replace(old[1], new[1]).replace("first", new[0])
     (other / "tokenizer.json").write_text(page)
-    plan = make_plan(_file(), Options((f"a={tiny_policy}", f"b={other}")))
+    sampled = _file(evaluation={**SAMPLING, "completions_per_prompt": 1})
+    plan = _plan({"a": str(tiny_policy), "b": str(other)}, sampled)
     results = _evaluate(plan, tmp_path / "out")
     means = _results(results)["b"]["means"]
     assert "kl_k1" not in means
@@ -251,41 +234,27 @@ def test_other_tokenizers_give_no_kl_and_a_word(tiny_policy, tmp_path):
     assert "win rate by total" in means
 
 
-def test_a_reward_that_abstains_is_counted_and_counts_for_nothing(tiny_policy, tmp_path):
-    plan = make_plan(_file(rewards=[{"name": "abstains"}]), Options((f"a={tiny_policy}",)))
-    results = _evaluate(plan, tmp_path)
-    total = _results(results)["a"]["means"]["total"]
-    assert total == {"mean": 1, "low": 1, "high": 1, "n": 2, "values": 2}
-    assert "a: abstains abstained on 6 of 12." in results["notes"]
-
-
-@pytest.mark.slow
-def test_seeds_of_one_name_are_one_row(tiny_policy, other_policy, tmp_path):
-    models = (f"base={tiny_policy}", f"ppo={tiny_policy}", f"ppo={other_policy}")
-    plan = make_plan(_file(), Options(models))
-    results = _evaluate(plan, tmp_path)
-    assert list(_results(results)) == ["base", "ppo"]
-    assert _results(results)["ppo"]["seeds"] == 2
-    both = [*_rows(results, "ppo")["total"], *_rows(results, "ppo.2")["total"]]
-    assert _results(results)["ppo"]["means"]["total"]["mean"] == pytest.approx(sum(both) / 8)
-
-
-def _problem(options=None, **changes):
+def _problem(models, **changes):
+    changes["eval"] = {"models": models, **changes.get("eval", {})}
     with pytest.raises(ConfigError) as caught:
-        make_plan(_file(**changes), options)
+        make_plan(_file(**changes))
     return str(caught.value)
 
 
-def test_a_baseline_that_is_not_among_the_models(tiny_policy):
-    message = _problem(Options((f"sft_tiny={tiny_policy}",), baseline="sft_tny"))
-    assert message.startswith("1 problem")
-    assert "no model is named 'sft_tny'. Did you mean `sft_tiny`?" in message
+def test_options_are_keys_of_the_file_and_wrong_ones_are_refused(tiny_policy, tmp_path):
+    path = tmp_path / "eval.yaml"
+    path.write_text(_file().to_yaml())
+    argv = [str(path), "--model", f"sft_tiny={tiny_policy}", "--baseline", "sft_tny"]
+    with pytest.raises(ConfigError) as caught:
+        command([*argv, "--compare", "judge"])
+    for wanted in ("Did you mean `sft_tiny`?", "names no judge"):
+        assert wanted in str(caught.value)
 
 
 def test_everything_wrong_is_said_at_once(tiny_policy, tmp_path):
     tmp_path.joinpath("empty").mkdir()
     message = _problem(
-        Options((f"a={tiny_policy}", f"b={tmp_path / 'empty'}", "c")),
+        {"a": str(tiny_policy), "b": str(tmp_path / "empty"), "c": "c"},
         rewards=[{"name": "needs_gold"}],
         eval={"baselin": "a", "compare": ["helpfulness", {"judge": "nobody"}]},
     )
@@ -310,16 +279,7 @@ def test_everything_wrong_is_said_at_once(tiny_policy, tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_before_weights_load(tiny_policy, changes, wanted):
-    assert wanted in _problem(Options((f"a={tiny_policy}",)), **changes)
-
-
-def test_a_criterion_names_a_column_that_is_not_there(tiny_policy):
-    message = _problem(
-        Options((f"a={tiny_policy}",)),
-        judges={"by_length": {"name": "by_length"}},
-        eval={"compare": [{"judge": "by_length", "criterion": "States {gold}."}]},
-    )
-    assert "the criterion names gold, which the rows lack. Their columns: answer" in message
+    assert wanted in _problem({"a": str(tiny_policy)}, **changes)
 
 
 def test_weights_that_are_not_whole_are_not_made_up(tiny_policy, tmp_path):
@@ -331,7 +291,7 @@ def test_weights_that_are_not_whole_are_not_made_up(tiny_policy, tmp_path):
     weights = load_file(folder / "model.safetensors")
     remaining_weights = {name: each for name, each in weights.items() if "layers.1" not in name}
     save_file(remaining_weights, folder / "model.safetensors", metadata={"format": "pt"})
-    plan = make_plan(_file(), Options((f"half={folder}",)))
+    plan = _plan({"half": str(folder)})
     with pytest.raises(ModelError, match="lacks .* weights of its architecture"):
         _evaluate(plan, tmp_path / "out")
 
@@ -354,18 +314,14 @@ def adapter(tiny_policy, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_an_adapter_is_measured_on_its_base(tiny_policy, adapter, tmp_path):
-    lora = f"lora={{base: {tiny_policy}, adapter: {adapter}}}"
-    plan = make_plan(_file(), Options((f"base={tiny_policy}", f"bare={adapter}", lora)))
+    lora = {"base": str(tiny_policy), "adapter": str(adapter)}
+    file = _file(evaluation={**SAMPLING, "rows": 1, "completions_per_prompt": 1})
+    plan = _plan({"base": str(tiny_policy), "bare": str(adapter), "lora": lora}, file)
     results = _evaluate(plan, tmp_path)
     assert _results(results)["lora"]["means"]["kl_k3"]["mean"] > 0
     assert _rows(results, "bare") == _rows(results, "lora")
-
-
-def test_an_adapter_of_another_base_is_refused(other_policy, adapter):
-    message = _problem(Options((f"lora={{base: {other_policy}, adapter: {adapter}}}",)))
-    assert "was made for another base" in message
-    assert "fingerprint" in message
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import hf_rlhf.training.session
 from hf_rlhf import train
 from hf_rlhf.config import RunFile
 from hf_rlhf.runs import resolve_run
@@ -81,7 +80,7 @@ def held_out(folder):
     return curve, record.training.validation
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_an_overfitting_run_stops_and_saves_its_best_weights(seed, whole, tmp_path):
     folder, record = whole if seed == 1 else (tmp_path / "run", None)
     record = record or train(config=OVERFITTING, output_dir=str(folder), seed=seed)
@@ -131,20 +130,6 @@ def test_a_killed_run_decides_the_same(whole, tmp_path):
     train(config=OVERFITTING, output_dir=str(moved))
     assert held_out(moved) == held_out(whole[0])
     assert same(weights(moved / "merged"), weights(whole[0] / "merged"))
-
-
-def test_a_run_killed_after_its_early_stop_trains_no_further(whole, tmp_path, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(hf_rlhf.training.session, "save_weights", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(config=OVERFITTING, output_dir=str(tmp_path / "run"))
-    record = train(config=OVERFITTING, output_dir=str(tmp_path / "run"))
-    assert record.training.steps == whole[1].training.steps
-    assert held_out(tmp_path / "run") == held_out(whole[0])
-    assert same(weights(tmp_path / "run" / "merged"), weights(whole[0] / "merged"))
 
 
 def test_two_processes_take_the_same_decision(whole, tmp_path):

@@ -18,7 +18,7 @@ from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
 from hf_rlhf_classic.data.unpaired import unpaired
-from hf_rlhf_classic.encoding import encode_messages, encode_pair, encode_response, tokens
+from hf_rlhf_classic.encoding import encode_messages, encode_pair, encode_responses, tokens
 
 pytestmark = pytest.mark.usefixtures("cache")
 TEMPLATES = ("qwen3", "qwen2_5", "glm4moe", "nemotron_3_nano")
@@ -158,8 +158,8 @@ def test_rows_of_a_file_train_the_tokens_of_the_same_rows_in_memory(
     for row, wanted in zip(load(sft, folder, files, tokenizer), memory, strict=True):
         *prompt, answer = wanted["messages"]
         wanted = {**wanted, "prompt": prompt, "completion": [answer]}
-        assert encode_response(tokenizer, row, row["completion"]) == encode_response(
-            tokenizer, wanted, wanted["completion"]
+        assert encode_responses(tokenizer, [row], [row["completion"]]) == encode_responses(
+            tokenizer, [wanted], [wanted["completion"]]
         )
 
     for row, wanted in zip(load(prompts, folder, files, tokenizer), memory, strict=True):
@@ -183,8 +183,8 @@ def test_rows_of_a_file_train_the_tokens_of_the_same_rows_in_memory(
     for row, wanted in zip(load(unpaired, folder, labelled, tokenizer), memory, strict=True):
         *prompt, answer = wanted["messages"]
         wanted = {**wanted, "prompt": prompt}
-        assert encode_response(tokenizer, row, row["completion"]) == encode_response(
-            tokenizer, wanted, [answer]
+        assert encode_responses(tokenizer, [row], [row["completion"]]) == encode_responses(
+            tokenizer, [wanted], [[answer]]
         )
 
 

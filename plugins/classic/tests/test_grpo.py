@@ -59,13 +59,6 @@ def test_rewards_that_never_differ_are_told_at_the_first_step(run, capsys):
     trainer = GroupTrainer.from_run(run())
     trainer.train()
     assert capsys.readouterr().out.count("so nothing is learned") == 1
-    assert trainer.report() == {
-        "Groups with equal rewards": {
-            "first logged step": 1.0,
-            "mean of logged steps": 1.0,
-            "last logged step": 1.0,
-        }
-    }
 
 
 def test_steps_without_any_reward_stop_training(run, capsys):
@@ -143,12 +136,12 @@ def test_a_column_that_no_trainer_passes_to_rewards_is_refused(run, offer):
 
 
 def test_rewards_that_differ_are_not(run, capsys):
-    trainer = GroupTrainer.from_run(run(rewards=[{"name": "alternating"}]))
+    trainer = GroupTrainer.from_run(run(rewards=[{"name": "alternating"}], beta=0.1))
     trainer.train()
     assert "so nothing is learned" not in capsys.readouterr().out
-    assert trainer.report()["Groups with equal rewards"]["mean of logged steps"] == 0.0
-    logged = {key for entry in trainer.state.log_history for key in entry}
-    assert {"entropy", "clip_ratio/region_mean", "reward_std"} <= logged
+    first, second, *_ = trainer.state.log_history
+    assert (first[FLAT], first["kl"]) == (0.0, pytest.approx(0, abs=1e-5))
+    assert min(first["entropy"], second["kl"], second["reward_std"]) > 0
 
 
 @pytest.mark.parametrize(("before", "told"), [([0.5], 0), ([1.0] * 9, 1), ([1.0] * 3, 0)])
@@ -164,21 +157,11 @@ def test_the_batch_is_said_in_prompts(run):
         run(prompts_per_step=3)
 
 
-def test_kl_and_entropy_are_logged_where_there_is_a_reference(run):
-    trainer = GroupTrainer.from_run(run(rewards=[{"name": "alternating"}], beta=0.1))
-    trainer.train()
-    first = trainer.state.log_history[0]
-    assert first["kl"] == pytest.approx(0, abs=1e-5)
-    assert first["entropy"] > 0
-    assert trainer.state.log_history[1]["kl"] > 0
-
-
-@pytest.mark.parametrize("lora", [{}, {"use_peft": True, "lora_target_modules": ["c_attn"]}])
-def test_a_row_of_gpt2_is_trained_as_if_it_were_alone(run, padding_error, lora):
+def test_a_row_of_gpt2_is_trained_as_if_it_were_alone(run, padding_error):
     rows = [{"prompt": f"{n}" * n} for n in range(1, 9)]
-    settings = {"rewards": [{"name": "alternating"}], "beta": 0.1, **lora}
+    settings = {"rewards": [{"name": "alternating"}], "beta": 0.1}
     errors = padding_error(GroupTrainer, lambda **more: run(rows, **settings, **more))
-    assert set(errors) == ({"model"} if lora else {"model", "ref_model"})
+    assert set(errors) == {"model", "ref_model"}
     assert max(errors.values()) < 1e-5
 
 

@@ -15,13 +15,11 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import ConfigError, RewardError, RunFolderError
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.storage import load_record, write_record
 from hf_rlhf.testing import check_trainer
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import paired_gain, reason_to_stop
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
-from hf_rlhf_classic.preference_buffer import Answered, Scored, make_pairs
 
 TINY = {
     "plugin": "iterative_dpo",
@@ -101,12 +99,7 @@ def config(**given):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"completions_per_prompt": 1}, "completions_per_prompt is 1, at least 2"),
-        ({"temperature": 0.0}, "greedy completions of a prompt are all the same"),
-        ({"top_p": 1.5}, "expected a share"),
-        ({"margin": -1.0}, "at least 0 is needed"),
         ({"rollout_batch_size": 2}, "does not hold the 4 completions of one prompt"),
-        ({"max_steps": 10}, "is not iterations 3 x"),
         ({"max_steps": 9, "steps_per_iteration": 4}, "is not iterations 3 x"),
         ({"steps_per_iteration": 0}, "expected 1 up"),
         ({"stop_without_gain": True, "measured_prompts": 0}, "needs `measured_prompts`"),
@@ -124,20 +117,13 @@ def test_settings_that_cannot_be_are_refused(given, said):
         ({"num_train_epochs": 2}, "num_train_epochs: .*steps_per_iteration"),
         ({"sync_ref_model": True}, "sync_ref_model: .*reference: previous"),
         ({"precompute_ref_log_probs": True}, "precompute_ref_log_probs: is always done here"),
-        ({"precompute_ref_batch_size": 2}, "precompute_ref_batch_size: has no effect"),
         ({"train_sampling_strategy": "random"}, "train_sampling_strategy: has no effect"),
-        ({"data_seed": 1}, "data_seed: has no effect"),
-        ({"truncation_mode": "keep_end"}, "truncation_mode: has no effect"),
         ({"neftune_noise_alpha": 5.0}, "the ratio of policy and reference would be noise"),
         ({"loss_type": ["bogus"]}, "loss_type: 'bogus' is unknown"),
-        ({"loss_type": []}, "loss_type: is an empty list"),
-        ({"loss_type": ["exo_pair"]}, "label_smoothing: is 0"),
+        ({"completions_per_prompt": 1}, "completions_per_prompt: should be "),
+        ({"temperature": 0.0}, "temperature: should be greater than 0"),
         ({"beta": 0.0}, "beta: is 0"),
         ({"padding_free": True}, "padding_free: is not done"),
-        (
-            {"loss_type": ["aot"], "f_divergence_type": "forward_kl", "use_weighting": True},
-            "f_divergence_type: forward_kl does not go with aot.*use_weighting: does not go with",
-        ),
     ],
 )
 def test_settings_of_dpo_that_mean_nothing_here_or_end_training(tmp_path, given, said):
@@ -173,9 +159,8 @@ def test_an_iteration_has_as_many_steps_whatever_the_buffer(given, steps):
     ("given", "said"),
     [
         ({"prompts_per_iteration": 17}, "is 17, and the dataset has 16 training rows"),
-        ({"max_length": 12}, "with completions of 12 takes"),
+        ({"max_length": 12}, "completions have up to 12"),
         ({"rewards": []}, "no completion is preferred"),
-        ({"rewards": [{"name": "known_utility", "weight": 0}]}, "no completion is preferred"),
         (
             {"evaluation": {"split": "validation"}},
             "no rows are held out ('validation')",
@@ -233,19 +218,6 @@ def test_the_run_folder_has_what_was_sampled(trained):
     assert len(rounds.rows_of(2, "held_out")) == 8
 
 
-def test_the_room_that_iterations_take_is_known_before(trained, tmp_path):
-    folder, _ = trained
-    run = resolve_run(RunFile.from_mapping({**TINY, "output_dir": str(tmp_path / "run")}))
-    taken = sum(path.stat().st_size for path in (folder / "iterations").rglob("*.json"))
-    assert taken < IterativeDPOTrainer.extra_disk_bytes(run) < 5 * taken
-
-
-def test_what_is_saved_is_the_policy_alone(trained):
-    folder, _ = trained
-    assert (folder / "adapter" / "adapter_model.safetensors").exists()
-    assert not list(folder.rglob("ref"))
-
-
 def test_the_full_buffer_grows_and_trains_as_many_pairs(trained):
     _, record = trained
     first, second = [e for e in record.training.history if "iteration" in e]
@@ -274,15 +246,6 @@ def test_a_reward_that_does_not_vary_stops_the_run(offer, tmp_path):
         train(config={**given, "on_no_pairs": "reuse"}, output_dir=str(tmp_path / "run"))
 
 
-def test_rewards_that_abstain_are_named_as_the_reason():
-    answers = [Answered(row, (1,), (Scored((2,), None), Scored((3,), 1.0))) for row in range(8)]
-    rounds = rounds_in(None)
-    rounds.args = SimpleNamespace(buffer="full", on_no_pairs="reuse", iterations=1)
-    rounds._paired = lambda _: make_pairs(answers, "all", 0.0)
-    with pytest.raises(RewardError, match=r"the rewards abstained on the completions of all 8"):
-        rounds._buffer(0, [])
-
-
 @pytest.mark.slow
 def test_when_asked_to_an_iteration_without_pairs_reuses_the_buffer(offer, tmp_path):
     offer("rewards", indifferent=Indifferent)
@@ -293,24 +256,6 @@ def test_when_asked_to_an_iteration_without_pairs_reuses_the_buffer(offer, tmp_p
     first, second = [e for e in record.training.history if "iteration" in e]
     assert (second["pairs/new"], second["pairs/tied"]) == (0, 8)
     assert second["pairs/buffer"] == first["pairs/buffer"] > 0
-
-
-@pytest.mark.slow
-def test_an_iteration_without_a_gain_stops_the_run(tmp_path):
-    folder = tmp_path / "run"
-    given = {**TINY, "iterations": 3, "learning_rate": 1e-9, "stop_without_gain": True}
-    record = train(config=given, output_dir=str(folder))
-    policies = [entry for entry in record.training.history if "policy" in entry]
-    assert [entry["policy"] for entry in policies] == [0, 1]
-    assert policies[1]["held_out/gain_low"] <= 0 <= policies[1]["held_out/gain_high"]
-    assert (record.training.steps, record.status) == (2, "finished")
-    assert record.training.report["Stopped early"]["after iteration"] == 1
-    assert not list(folder.glob("iterations/policy-0001/rollouts-*"))
-    again = load_record(folder)
-    again.status = "running"  # as if it was killed behind its last checkpoint
-    write_record(again, folder)
-    assert train(config=given, output_dir=str(folder)).training.steps == 2
-    assert not list(folder.glob("iterations/policy-0001/rollouts-*"))
 
 
 def test_gains_are_paired_and_say_when_there_are_none():

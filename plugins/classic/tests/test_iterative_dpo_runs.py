@@ -200,14 +200,6 @@ def test_an_adapter_is_continued_and_is_the_initial_policy(tmp_path):
     assert difference(first, second) > 0
 
 
-@dataclass
-class Displeasure:
-    """The known utility with the wrong sign."""
-
-    def __call__(self, prompts, completions, taste, **_):
-        return [-score for score in KnownUtility()(prompts, completions, taste)]
-
-
 LEARNING = {
     **RUN,
     "dataset": {"name": "tastes", "train_rows": 768, "test_rows": 200},
@@ -234,14 +226,3 @@ def test_it_learns_over_iterations(learnt):
     shown = record.training.report
     assert [row["iteration"] for row in shown["Pairs of each iteration"]] == [1, 2, 3]
     assert len(shown["Held out, after each iteration"]) == 4
-
-
-def test_with_the_wrong_sign_it_unlearns(learnt, offer, tmp_path):
-    offer("rewards", displeasure=Displeasure)
-    record = train(
-        config={**LEARNING, "rewards": [{"name": "displeasure"}]}, output_dir=str(tmp_path / "run")
-    )
-    measured = [entry for entry in record.training.history if "policy" in entry]
-    utility = [-entry["held_out/reward"] for entry in measured]
-    assert utility[0] == pytest.approx(learnt[0][0]["held_out/reward"])
-    assert utility[-1] < utility[0] - 0.3

@@ -92,14 +92,6 @@ def test_a_planted_hack_is_stopped_goes_on_when_told_and_a_kill_changes_no_look(
     assert [{**warning, "stopped": False} for warning in warnings] == their_warnings
 
 
-def test_a_reward_that_is_the_gold_is_not_stopped(tmp_path):
-    honest = {"name": "known_utility", "label": "trained"}
-    settings = {**GRPO, "rewards": [honest, UTILITY], "learning_rate": 1e-3}
-    record = train(config=settings, output_dir=str(tmp_path / "run"))
-    assert record.training.steps == 24
-    assert {"gold"} & {w["signal"] for w in record.training.monitor.warnings} == set()
-
-
 def test_ppo_is_stopped_too_and_its_value_and_kl_change_nothing(tmp_path):
     with pytest.raises(DriftError, match="'utility'"):
         train(config=without_none({**PPO, "max_steps": 60}), output_dir=str(tmp_path / "run"))

@@ -49,13 +49,8 @@ def without(monkeypatch):
     return hide
 
 
-def first_loss(run):
-    trainer = SupervisedTrainer.from_run(run)
-    trainer.train()
-    return next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-
-
-@pytest.mark.parametrize("inline", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("inline", [True, False])
 def test_a_chat_template_is_trained_measured_and_saved(run, tmp_path, inline):
     (tmp_path / "mine.jinja").write_text(TEMPLATE)
     settings = {
@@ -80,13 +75,18 @@ def test_a_chat_template_that_is_not_there_or_does_not_parse_is_refused(run, tmp
         run(chat_template_path="mine.jinja")
 
 
-@pytest.mark.parametrize("start", ["gaussian", "orthogonal"])
-def test_a_lora_starts_as_set_and_changes_nothing_yet(run, start):
+def test_a_chat_template_is_trained(run):
+    trainer = SupervisedTrainer.from_run(run(chat_template=TEMPLATE, assistant_only_loss=False))
+    text = trainer.processing_class.decode(trainer.train_dataset[0]["input_ids"])
+    assert text == "[user]1+1=<end>[assistant]2<end>"
+
+
+def test_a_lora_starts_as_set_and_changes_nothing_yet(run):
     def adapter(**settings):
         return SupervisedTrainer.from_run(run(**LORA, **settings)).model
 
-    plain, model = adapter(), adapter(init_lora_weights=start)
-    assert model.peft_config["default"].init_lora_weights == start
+    plain, model = adapter(), adapter(init_lora_weights="gaussian")
+    assert model.peft_config["default"].init_lora_weights == "gaussian"
     name = "base_model.model.model.layers.0.self_attn.q_proj"
     a, other = (each.get_submodule(name).lora_A["default"].weight for each in (plain, model))
     assert not torch.equal(a, other)
@@ -99,11 +99,9 @@ def test_a_lora_starts_as_set_and_changes_nothing_yet(run, start):
     ("settings", "message"),
     [
         ({**LORA, "init_lora_weights": "pissa"}, "'pissa' is not supported.*Known: true, gaussian"),
-        ({**LORA, "init_lora_weights": "eva"}, "EVA needs a pass over the data"),
         ({"init_lora_weights": "gaussian"}, "init_lora_weights: has no effect: the run trains no"),
         ({"optim": "adamw_8bit"}, "optim: adamw_8bit cannot be built: .*bitsandbytes"),
         ({**LORA, "load_in_4bit": True}, "load_in_4bit: needs bitsandbytes"),
-        ({"load_in_4bit": True}, "quantises weights, which cannot be trained"),
         ({"use_liger_kernel": True}, "the package liger_kernel is not installed"),
         ({"resume_from": "you/run@step-2"}, "`adapter: REPO` and `adapter_revision: step-STEP`"),
         ({"dataset_streaming": True}, "Rows are counted, checked and held out before training"),

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, TrainerCallback
+from transformers import AutoModelForSequenceClassification
 
 from hf_rlhf.errors import ConfigError
-from hf_rlhf_classic.pairs import Pair, calibration, length_bias, row_metrics, scores
+from hf_rlhf_classic.pairs import Pair, calibration, row_metrics, scores
 from hf_rlhf_classic.reward import RewardModelTrainer
 
 MODEL = "package://hf_rlhf_classic/tiny_sft"
@@ -59,29 +59,9 @@ def test_a_new_head_has_no_bias_and_is_the_seeds(run):
 def test_before_training_it_is_measured_with_the_head_that_training_starts_from(run):
     prepared = run(evaluation={"rows": 4})
     trainer = RewardModelTrainer.from_run(prepared)
-    tables = trainer.tables_at_end()
-    before = RewardModelTrainer.held_out(prepared, prepared.model_path, {})
-    assert tables["Pairwise accuracy"]["accuracy"] == before.means()["pair_accuracy"].mean
-
-
-def test_held_out_pairs_are_scored_by_a_lora_in_bf16_with_recomputed_activations(run):
-    settings = {"bf16": True, "activation_checkpointing": True, "evaluation": {"rows": 4}}
-    trainer = RewardModelTrainer.from_run(run(**LORA, **settings))
-    trainer.train()
-    assert trainer.report()["Pairwise accuracy"]["pairs"] == 4
-
-
-def test_a_run_that_is_to_stop_does_not_stay_to_score_held_out_pairs(run):
-    trainer = RewardModelTrainer.from_run(run(max_steps=2, evaluation={"rows": 4}))
-
-    class Stop(TrainerCallback):
-        def on_step_end(self, args, state, control, **_):
-            control.should_training_stop = True
-
-    trainer.add_callback(Stop())
-    trainer.train()
-    assert trainer.state.global_step == 1
-    assert trainer.tables == {}
+    trained = RewardModelTrainer.held_out(prepared, trainer.model, {})
+    assert RewardModelTrainer.held_out(prepared, prepared.model_path, {}).rows == trained.rows
+    assert trainer.tables_at_end().keys() == {"Scores", "Calibration"}
 
 
 def test_the_loss_is_bradley_and_terrys_with_margins(run):
@@ -149,11 +129,6 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(run):
         "8 of 9 rows kept (dropped: a text over `max_length` 64: 1)"
     )
     assert len(trainer.train_dataset) == 8
-    assert trainer.report()["Training pairs"] == {
-        "given": 9,
-        "over max_length, left out": 1,
-        "trained on": 8,
-    }
     held_out = run([long, *PAIRS], evaluation={"rows": 2}, max_dropped_share=0.2)
     assert RewardModelTrainer.row_counts(held_out)["test"].used == 1
     found = RewardModelTrainer.held_out(held_out, held_out.model_path, {})
@@ -165,23 +140,16 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(run):
     ("rows", "settings", "said"),
     [
         ([{"prompt": "a", "completion": "b"}], {}, "chosen, rejected are missing"),
-        (PAIRS, {"max_length": 3, "max_dropped_share": 1}, "8 of 8 rows of train (100%) would be"),
         (
             [*PAIRS, {**PAIRS[0], "chosen": "1" * 80}],
             {},
             "1 of 9 rows of train (11%) would be dropped, more than `max_dropped_share` (10%)",
         ),
         (
-            [{**row, "margin": None if place == 2 else 1.0} for place, row in enumerate(PAIRS)],
-            {},
-            "row 2 of train has the margin None",
-        ),
-        (
             [{**row, "margin": math.inf if place == 1 else 1.0} for place, row in enumerate(PAIRS)],
             {},
             "row 1 of train has the margin inf",
         ),
-        (PAIRS, {"chat_template_path": "x.jinja"}, "changes the tokenizer only once"),
         (
             [{**PAIRS[0], "chosen": "1" * 600}, *PAIRS],
             {"max_length": None},
@@ -215,19 +183,6 @@ def test_a_row_says_what_length_has_to_do_with_it():
     tie = row_metrics(Pair(1.0, 1.0, 4, 4))
     assert tie["pair_accuracy"] == 0.5
     assert tie["accuracy_longer_chosen"] is tie["accuracy_longer_rejected"] is None
-
-
-def test_delta_by_hand():
-    """Right on 2 of 3 pairs whose longer one is chosen, on 1 of 2 whose longer one is rejected."""
-    right, wrong = (1.0, 0.0), (0.0, 1.0)
-    pairs = [
-        *(Pair(*score, 5, 3) for score in (right, right, wrong)),
-        *(Pair(*score, 3, 5) for score in (right, wrong)),
-        Pair(*right, 4, 4),
-    ]
-    found = length_bias(pairs)
-    assert found["delta"] == pytest.approx(2 / 3 - 1 / 2)
-    assert found['"the longer is better" is right'] == pytest.approx(3.5 / 6)
 
 
 def test_calibration_by_hand():

@@ -3,13 +3,12 @@
 import math
 import pickle
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_rlhf.errors import ConfigError, ModelError, RewardError
+from hf_rlhf.errors import ModelError, RewardError
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf.testing import check_reward
@@ -47,12 +46,13 @@ def scorer(tmp_path_factory):
 
 @pytest.fixture
 def adapter(prepared, tmp_path):
-    """Return the trainer and the folder of a trained reward adapter."""
+    """Return the trainer and the folder of a reward adapter that is not 0."""
     from hf_rlhf.models.fingerprint import identify, write_identity
 
     lora = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4}
     trainer = RewardModelTrainer.from_run(prepared(PAIRS, PAIRS, **SETTINGS, **lora))
-    trainer.train()
+    for name, value in trainer.model.named_parameters():
+        value.data += 0.02 * ("lora_B" in name)
     folder = tmp_path / "adapter"
     trainer.save_model(str(folder))
     write_identity(folder, identify(MODEL))
@@ -112,10 +112,18 @@ def test_a_reward_adapter_scores_as_the_model_that_was_trained(adapter):
     assert reward(PROMPTS, ANSWERS) == pytest.approx(expected, abs=1e-5)
 
 
-def test_an_adapter_without_its_head_is_refused(adapter):
+def test_an_adapter_without_its_head_or_of_another_base_is_refused(adapter):
     from safetensors.torch import load_file, save_file
 
     _, folder = adapter
+    with pytest.raises(ModelError, match="was made for another base"):
+        RewardModel(model="package://hf_rlhf_classic/tiny_base", adapter=str(folder))
+    with pytest.raises(ModelError, match="is an adapter"):
+        RewardModel(model=str(folder))
+    assert "was never measured" in RewardModel(MODEL, adapter=str(folder)).advice()[0]
+    after = {"pair_accuracy": {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 100}}
+    write_record(new_record(evaluation={"rows": 100, "after": after}), folder.parent)
+    assert RewardModel(MODEL, adapter=str(folder)).advice() == []
     file = folder / "adapter_model.safetensors"
     kept = {name: value for name, value in load_file(file).items() if "score" not in name}
     save_file(kept, file)
@@ -123,22 +131,11 @@ def test_an_adapter_without_its_head_is_refused(adapter):
         RewardModel(model=MODEL, adapter=str(folder))
 
 
-def test_an_adapter_of_another_base_is_refused(adapter):
-    _, folder = adapter
-    with pytest.raises(ModelError, match="was made for another base"):
-        RewardModel(model="package://hf_rlhf_classic/tiny_base", adapter=str(folder))
-
-
-def test_a_language_model_is_no_reward_model(adapter):
-    _, folder = adapter
+def test_a_language_model_is_no_reward_model():
     with pytest.raises(ModelError, match="LlamaForCausalLM, without a score head"):
         RewardModel(model=MODEL)
-    with pytest.raises(ModelError, match="is an adapter"):
-        RewardModel(model=str(folder))
     with pytest.raises(ModelError, match="no folder"):
         RewardModel(model="./nothing/here")
-    with pytest.raises(ModelError, match="must be above 0"):
-        RewardModel(model=MODEL, std=0.0)
 
 
 def test_a_model_of_several_labels_is_refused(scorer, tmp_path):
@@ -161,16 +158,6 @@ def test_a_head_that_is_missing_from_the_weights_is_not_drawn_at_random(scorer, 
     save_file(weights, file, metadata={"format": "pt"})
     with pytest.raises(ModelError, match="no weights for score.weight"):
         RewardModel(model=str(tmp_path))(PROMPTS, ANSWERS)
-
-
-def test_messages_need_a_chat_template(scorer, tmp_path):
-    AutoModelForSequenceClassification.from_pretrained(scorer).save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(scorer)
-    tokenizer.chat_template = None
-    tokenizer.save_pretrained(tmp_path)
-    reward = RewardModel(model=str(tmp_path))
-    with pytest.raises(ModelError, match="has no chat template"):
-        reward([[{"role": "user", "content": "1"}]], [[{"role": "assistant", "content": "2"}]])
 
 
 def test_a_score_that_is_not_a_number_stops_the_run(scorer, tmp_path):
@@ -201,18 +188,6 @@ def test_texts_that_are_too_long_are_counted_never_silently_cut(scorer, caplog):
         RewardModel(model=scorer, max_length=16, too_long="error")(PROMPTS, long)
 
 
-def test_it_never_reads_more_than_the_model_has_positions_for(gpt2):
-    """GPT-2 has no embedding for the 1025th token, whatever `max_length` says."""
-    folder = gpt2()
-    AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1).save_pretrained(folder)
-    logged = {}
-    found = RewardModel(model=folder, max_length=2000)(
-        [""], ["1" * 1100], log_metric=logged.__setitem__
-    )
-    assert math.isfinite(found[0])
-    assert logged == {"reward_model/too_long": 1.0}
-
-
 def test_an_encoder_without_an_end_of_sequence_token_scores(scorer, tmp_path):
     """As many published reward models are: BERT and DeBERTa."""
     from transformers import BertConfig, BertForSequenceClassification
@@ -241,12 +216,6 @@ def test_settings_that_would_make_every_score_nothing_are_refused():
             RewardModel(model=MODEL, **settings)
 
 
-def test_a_runs_folder_is_pointed_to_its_model(scorer, tmp_path):
-    (tmp_path / "merged").symlink_to(scorer)
-    with pytest.raises(ModelError, match=r"Its model is .*/merged\."):
-        RewardModel(model=str(tmp_path))
-
-
 def test_a_tokenizer_without_a_pad_token_pads_by_its_end(gpt2, tmp_path):
     """As GPT-2's: the score is then read off the token before the end."""
     folder = gpt2(pad_token=None)
@@ -259,16 +228,6 @@ def test_a_tokenizer_without_a_pad_token_pads_by_its_end(gpt2, tmp_path):
         [reward([prompt], [answer])[0] for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)],
         abs=1e-5,
     )
-
-
-def test_a_run_is_refused_whose_reward_model_is_none(prepared):
-    with pytest.raises(ConfigError, match="without a score head"):
-        prepared(
-            [{"prompt": "1+1="}] * 4,
-            [{"prompt": "1+1="}],
-            **{"plugin": "grpo", "model_name_or_path": MODEL, "bf16": False, "use_cpu": True},
-            rewards=[{"name": "reward_model", "model": MODEL}],
-        )
 
 
 def with_record(scorer, tmp_path, estimate):
@@ -284,13 +243,10 @@ def with_record(scorer, tmp_path, estimate):
     ("estimate", "said"),
     [
         (None, "was never measured"),
-        ({"mean": None, "low": None, "high": None, "n": 0}, "was never measured"),
         (
             {"mean": 0.52, "low": 0.44, "high": 0.6, "n": 100},
-            "not shown to be better than chance: pair_accuracy 0.520 [0.440, 0.600] of 100 held",
+            "not shown to prefer the better of two responses: pair_accuracy 0.520 [0.440, 0.600]",
         ),
-        ({"mean": 0.6, "low": 0.5, "high": 0.7, "n": 30}, "was not shown to be better than chance"),
-        ({"mean": 0.2, "low": 0.1, "high": 0.3, "n": 90}, "prefers the worse of two responses"),
         (
             {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 1},
             "was measured on 1 held-out pair only (pair_accuracy 1.000; one row)",
@@ -330,12 +286,3 @@ def test_a_reward_model_without_any_record_is_told(scorer, prepared, offer):
         ppo = {**settings, "plugin": "ppo", "rewards": [other], "reward_model_path": scorer}
         run = prepared(rows, rows, **ppo, learned_reward_weight=float(weight))
         assert len([said for said in advice(run) if "was never measured" in said]) == weight
-
-
-def test_the_record_of_an_adapter_is_beside_it(adapter, tmp_path):
-    _, folder = adapter
-    reward = RewardModel(MODEL, adapter=str(folder))
-    assert "was never measured" in reward.advice()[0]
-    after = {"pair_accuracy": {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 100}}
-    write_record(new_record(evaluation={"rows": 100, "after": after}), Path(folder).parent)
-    assert reward.advice() == []

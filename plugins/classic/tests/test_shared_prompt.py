@@ -15,9 +15,7 @@ from hf_rlhf.training.exactness import check_exactness
 from hf_rlhf_classic import shared_prompt
 from hf_rlhf_classic.dpo import PreferenceTrainer
 from hf_rlhf_classic.grpo import GroupTrainer
-from hf_rlhf_classic.online_dpo import OnlinePreferenceTrainer
-from hf_rlhf_classic.packed_prompts import IGNORED, Layout, after_common
-from hf_rlhf_classic.rloo import LeaveOneOutTrainer
+from hf_rlhf_classic.packed_prompts import IGNORED, Layout
 from hf_rlhf_classic.shared_prompt import EQUAL, PromptOnce, obstacle
 from hf_rlhf_classic.shares_prompt import bring_together, regroups
 
@@ -187,44 +185,6 @@ def test_on_a_gpu_16_bit_values_are_as_near_to_float32_as_those_of_rows_alone(ki
     assert apart(exact[2], shared[2]) < 1.5 * apart(exact[2], alone[2])
 
 
-def halves():
-    """Two pairs of rows: completions that begin alike, and ones that are equal."""
-    first, second = [5, 6, 7, 8, 9, 0], [5, 6, 7, 8, 4, 3]
-    ids = torch.tensor([first, [0, 0, 7, 3, 4, 0], second, [0, 0, 7, 3, 4, 0]])
-    return ids, (ids > 0).long()
-
-
-def test_a_pair_of_rows_shares_the_tokens_that_both_begin_with():
-    ids, mask = halves()
-    assert after_common(ids, mask).tolist() == [
-        [*[IGNORED] * 4, 9, IGNORED], [*[IGNORED] * 4, 4, IGNORED],
-        [*[IGNORED] * 4, 4, 3], [*[IGNORED] * 4, 4, IGNORED],
-    ]  # fmt: skip
-    assert after_common(ids[:1], mask[:1]).tolist() == [[5, 6, 7, 8, 9, IGNORED]]
-
-
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "gpt2"])
-def test_logits_of_whole_rows_are_those_of_every_row_with_its_own_prompt(kind):
-    model = build(kind)
-    ids, mask = halves()
-    mix = torch.randn(*ids.shape, 64, generator=torch.Generator().manual_seed(5))
-
-    def measured():
-        model.zero_grad()
-        logits = model(ids, attention_mask=mask).logits
-        used = mask[:, 1:, None].bool() & mask[:, :-1, None].bool()
-        (logits * mix)[:, :-1].where(used, 0).sum().backward()
-        return logits[:, :-1].where(used, 0).detach(), [p.grad.clone() for p in model.parameters()]
-
-    logits, grads = measured()
-    once = PromptOnce([model], halves=True)
-    ours, our_grads = measured()
-    assert once.packed == (3 + 1 + 2) + (1 + 1 + 1) < once.tokens == int(mask.sum())
-    once.remove()
-    assert float((logits - ours).abs().max()) < 5e-6
-    assert apart(grads, our_grads) < 5e-6
-
-
 @pytest.mark.parametrize(
     ("model", "why"),
     [
@@ -270,13 +230,6 @@ DPO = {
     **{"max_steps": 2, "per_device_train_batch_size": 4, "max_length": 64},
     **SIMPLE,
 }
-ONLINE = {
-    "plugin": "online_dpo",
-    "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
-    "rewards": [{"name": "varied"}],
-    **{"max_steps": 2, "per_device_train_batch_size": 4, "max_new_tokens": 6, "max_length": 64},
-    **SIMPLE,
-}
 PAIRS = [
     {"prompt": f"{n}+{n}=", "chosen": str(2 * n), "rejected": str(2 * n + 1)} for n in range(1, 9)
 ]
@@ -310,16 +263,7 @@ def weights(trainer):
 
 CASES = {
     "grpo": (GroupTrainer, PROMPTS, GRPO),
-    "grpo in one micro-batch": (
-        GroupTrainer, PROMPTS, GRPO | {"per_device_train_batch_size": 32, "num_iterations": 2,
-                                       "gradient_accumulation_steps": 1}),
     "grpo of several steps": (GroupTrainer, PROMPTS, GRPO | {"steps_per_generation": 8}),
-    "grpo, bnpo": (GroupTrainer, PROMPTS, GRPO | {"loss_type": "bnpo"}),
-    "rloo": (LeaveOneOutTrainer, PROMPTS, GRPO | {"plugin": "rloo"}),
-    "online dpo": (OnlinePreferenceTrainer, PROMPTS, ONLINE),
-    "online dpo, adapter": (
-        OnlinePreferenceTrainer, PROMPTS, ONLINE | {"use_peft": True, "lora_dropout": 0.0}),
-    "dpo": (PreferenceTrainer, PAIRS, DPO),
     "dpo, adapter": (PreferenceTrainer, PAIRS, DPO | {"use_peft": True, "lora_dropout": 0.0}),
 }  # fmt: skip
 
@@ -336,13 +280,6 @@ def test_training_moves_the_weights_as_without(trained, case):
     moved = (weights(plain) - plain.start).abs().max()
     assert float(moved) > 1e-4
     assert float((weights(shared) - weights(plain)).abs().max()) < 1e-3 * float(moved)
-
-
-def test_rows_of_a_prompt_are_together_again_where_that_changes_nothing(trained):
-    trainer, _ = trained(GroupTrainer, PROMPTS, **GRPO)
-    together = trainer.report()["Each prompt once"]["times fewer"]
-    trainer, _ = trained(GroupTrainer, PROMPTS, **GRPO | {"loss_type": "bnpo"})
-    assert together > trainer.report()["Each prompt once"]["times fewer"]
 
 
 @pytest.mark.parametrize(
@@ -389,40 +326,27 @@ def test_a_model_that_loses_the_layout_is_found_and_not_used(trained, monkeypatc
     assert "each prompt once: off: log-probabilities differ" in capsys.readouterr().out
 
 
-def test_one_completion_a_micro_batch_shares_nothing_and_check_and_run_say_so(trained):
-    single = GRPO | {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
-    trainer, _ = trained(GroupTrainer, PROMPTS, **single | {"max_steps": 1})
-    assert trainer.report()["Each prompt once"]["off"].startswith("a micro-batch has one")
-
-
-LONG = [{"prompt": f"{n}+" * 20 + "1="} for n in range(1, 17)]
-
-
 @pytest.mark.parametrize(
     ("settings", "planned"),
     [
-        ({}, "if its values are those of rows alone; prompts of 42 tokens, 4 completions of up to "
-         "4: 3.2 times fewer"),
-        # 16 rows of 4 prompts, 4 of them in a micro-batch: of 2.9 prompts by chance
-        ({"loss_type": "bnpo"}, "1.3 times fewer tokens in the loss, as TRL shuffles rows over 4 "
-         "micro-batches; `steps_per_generation: 1` makes it 3.2"),
+        ({}, "if its values are those of rows alone"),
         ({"use_peft": True, "lora_dropout": 0.05}, "off: a `lora_dropout` of 0.05; `lora_dropout: "
-         "0` makes it possible; prompts of 42"),
+         "0` makes it possible"),
         ({"per_device_train_batch_size": 1, "num_generations": 4}, "off: a micro-batch has one"),
         ({"exactness": "off"}, "off: `exactness` is off"),
         ({"share_prompt": False}, ""),
     ],
 )  # fmt: skip
-def test_check_says_what_it_will_save(prepared, offer, settings, planned):
+def test_check_says_whether_prompts_are_shared(prepared, offer, settings, planned):
     offer("rewards", varied=Varied)
-    run = prepared(LONG, LONG[:4], **GRPO | {"per_device_train_batch_size": 4} | settings)
+    run = prepared(PROMPTS, PROMPTS[:4], **GRPO | {"per_device_train_batch_size": 4} | settings)
     assert planned in GroupTrainer.planned_forms(run).get("shared prompt", "")
     assert bool(GroupTrainer.planned_forms(run)) is bool(planned)
 
 
 @pytest.mark.parametrize(
     ("rows", "settings"),
-    [(PROMPTS, GRPO), (PROMPTS, GRPO | {"plugin": "rloo"}), (PROMPTS, ONLINE), (PAIRS, DPO)],
+    [(PROMPTS, GRPO), (PROMPTS, GRPO | {"plugin": "rloo"}), (PAIRS, DPO)],
 )
 def test_what_is_known_not_to_work_is_refused_before_weights_load(prepared, offer, rows, settings):
     offer("rewards", varied=Varied)

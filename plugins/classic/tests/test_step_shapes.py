@@ -13,7 +13,7 @@ from hf_rlhf_classic.reference import held_reference
 from hf_rlhf_classic.shares_prompt import Sharing
 
 PPO = {"per_device_train_batch_size": 32, "num_mini_batches": 2, "micro_batch_size": 4}
-PPO |= {"rollout_micro_batch_size": None, "value": "policy_adapter", "value_model_path": None}
+PPO |= {"rollout_micro_batch_size": None, "value": "policy_adapter"}
 PPO |= {"reference": "initial", "reference_model_path": None}
 PPO |= {"reward_adapter": None, "reward_model_path": None}
 
@@ -49,7 +49,6 @@ def test_the_four_roles_of_ppo(changes, held):
         ({"beta": 0.1}, {}),
         ({"beta": 0.1, "use_peft": False}, {"reference": HeldModel()}),
         ({"beta": 0.0, "use_peft": False}, {}),
-        ({"beta": 0.1, "use_peft": False, "precompute_ref_log_probs": True}, {}),
         ({"beta": 0.1, "adapter": "folder"}, {"reference": HeldModel(adapter=True)}),
         (
             {"beta": 0.1, "use_peft": False, "reference": "cpu_offload"},
@@ -74,7 +73,6 @@ def test_iterative_dpo_samples_its_own_batch_and_holds_a_reference():
         ({"router_aux_loss_coef": None}, True),
         ({"router_aux_loss_coef": 0.1}, True),
         ({"router_aux_loss_coef": 0.0}, False),
-        ({}, False),  # online DPO has none
     ],
 )
 def test_no_prompt_is_shared_under_an_auxiliary_loss(settings, off):

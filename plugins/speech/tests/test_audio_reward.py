@@ -110,18 +110,15 @@ def accuracy(run, model):
 def test_it_learns_what_the_pairs_say(clips, tmp_path, swapped, low, high):
     path = pairs(clips, swapped)
     measured = []
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         run = resolved(path, tmp_path, seed=seed)
         measured.append(accuracy(run, trained(run).model))
     assert low <= np.mean(measured) <= high
 
 
-@pytest.mark.parametrize("kind", ["features", "hubert"])
-def test_each_seed_draws_a_head_that_is_measured_before(clips, tmp_path, encoder, kind):
-    base = BASE if kind == "features" else encoder(kind)
-
+def test_each_seed_draws_a_head_that_is_measured_before(clips, tmp_path):
     def start(seed):
-        run = resolved(pairs(clips, bool), tmp_path, seed=seed, model_name_or_path=base)
+        run = resolved(pairs(clips, bool), tmp_path, seed=seed)
         return run, AudioRewardTrainer.from_run(run).model
 
     run, first = start(5)
@@ -156,7 +153,10 @@ def encoder(tmp_path):
     return save
 
 
-@pytest.mark.parametrize("kind", vectors.ENCODERS)
+@pytest.mark.parametrize(
+    "kind",
+    ["hubert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("wav2vec2", "wavlm"))],
+)
 def test_the_saved_model_scores_as_the_head_on_a_frozen_encoder(clips, tmp_path, encoder, kind):
     run = resolved(pairs(clips, lambda _: False), tmp_path, model_name_or_path=encoder(kind),
                    max_steps=3, learning_rate=1e-2)  # fmt: skip
@@ -198,10 +198,9 @@ def test_an_embedding_is_computed_once_for_each_encoder(clips, tmp_path, encoder
     assert read, "another encoder has other embeddings"
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("features", "bfloat16"), ("hubert", "float16")])
-def test_it_trains_and_scores_in_a_lower_precision(clips, tmp_path, encoder, kind, dtype):
-    base = BASE if kind == "features" else encoder(kind)
-    more = {"model_name_or_path": base, "dtype": dtype, "max_steps": 1}
+def test_it_trains_and_scores_in_a_lower_precision(clips, tmp_path, encoder):
+    dtype = "float16"
+    more = {"model_name_or_path": encoder("hubert"), "dtype": dtype, "max_steps": 1}
     run = resolved(pairs(clips, bool), tmp_path, **more)
     trainer = trained(run)
     assert str(trainer.model.dtype) == f"torch.{dtype}"
@@ -209,18 +208,6 @@ def test_it_trains_and_scores_in_a_lower_precision(clips, tmp_path, encoder, kin
     reward = AudioRewardModel(model=str(run.folder / "merged"), codec="file")
     assert reward.loaded()[0].dtype == trainer.model.dtype
     assert 0 < reward([""], [str(clips / "0-good.wav")])[0] < 1
-
-
-def test_an_encoder_of_another_rate_hears_clips_at_that_rate(clips, tmp_path, encoder, monkeypatch):
-    folder = encoder("wav2vec2", rate=8000)
-    run = resolved(pairs(clips, bool), tmp_path, model_name_or_path=folder, max_steps=1)
-    lengths = []
-    inner = vectors.vector_of
-    monkeypatch.setattr(
-        vectors, "vector_of", lambda *args: (lengths.append(len(args[2])), inner(*args))[1]
-    )
-    AudioRewardTrainer.from_run(run)
-    assert 0.3 * 8000 <= min(lengths) <= max(lengths) <= 0.6 * 8000
 
 
 def test_a_missing_feature_counts_as_the_mean_and_far_ones_are_bounded():
@@ -267,7 +254,6 @@ def test_pairs_without_sound_and_of_equal_clips_are_left_out(clips, tmp_path):
         ({"codec": "embeded"}, "there is no codec 'embeded'"),
         ({"codec": "embedded"}, "a clip without sound: 32"),
         ({"use_peft": True}, "only a new head is trained"),
-        ({"pad_token": "<pad>"}, "reads no text"),
         ({"label_smoothing_factor": 0.1}, "has no effect on this trainer's loss"),
     ],
 )
@@ -301,7 +287,6 @@ def test_a_run_is_a_reward_by_its_folder(clips, tmp_path):
         [sys.executable, "-c", show], cwd=folder, capture_output=True, text=True
     )
     assert printed.stdout.split() == ["FeatureScorer", "AcousticFeatureExtractor"], printed.stderr
-    assert record.training.report["Pairwise accuracy"]["pairs"] == 16
     entry = run_file(str(folder), None).values["rewards"][0]
     assert (entry["name"], entry["codec"]) == ("audio_reward_model", "file")
     reward = AudioRewardModel(model=entry["model"], codec="file")

@@ -20,8 +20,8 @@ def buzz(hertz, noise=0.0):
     return (0.2 * (tone + hiss)).astype(np.float32)
 
 
-@pytest.mark.parametrize("hertz", [80.0, 123.4, 300.0, 550.0])
-@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100])
+@pytest.mark.parametrize("hertz", [80.0, 550.0])
+@pytest.mark.parametrize("rate", [8_000, 44_100])
 def test_the_pitch_of_a_tone_is_found_at_any_rate(hertz, rate):
     wave = np.sin(2 * np.pi * hertz * np.arange(rate) / rate)
     pitch = pitch_of(wave, rate)

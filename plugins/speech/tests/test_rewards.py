@@ -12,8 +12,7 @@ import pytest
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf.testing import check_reward
-from hf_rlhf_speech import attacks
-from hf_rlhf_speech.attacks import ATTACKS, hacked, paid_hacks, speech_attacks
+from hf_rlhf_speech.attacks import ATTACKS, hacked, speech_attacks
 from hf_rlhf_speech.audio import RATE, read_audio, resample, write_wav
 from hf_rlhf_speech.rewards import listening, recognition
 from hf_rlhf_speech.rewards.listening import within
@@ -27,10 +26,10 @@ from hf_rlhf_speech.rewards.models import (
 )
 from hf_rlhf_speech.rewards.quality import BANDS, WEIGHTS, AcousticQuality
 from hf_rlhf_speech.rewards.recognition import Intelligible, word_errors
-from hf_rlhf_speech.rewards.signal import DurationFits, NotClipped, expected_seconds
+from hf_rlhf_speech.rewards.signal import DurationFits, NotClipped
 from hf_rlhf_speech.world import espeak
 from hf_rlhf_speech.world.espeak import Utterance, speak
-from hf_rlhf_speech.world.texts import TEXTS, draw_text
+from hf_rlhf_speech.world.texts import draw_text
 
 TEXT = "Hold the bottle upright and open the valve slowly."
 OTHER = "The train to the airport leaves in seven minutes."
@@ -128,39 +127,8 @@ def heard(folder, waves, texts, log_metric=None):
     return Intelligible("file")([""] * len(files), files, text=texts, log_metric=log_metric)
 
 
-@pytest.mark.slow
-def test_speech_among_samples_that_are_exactly_zero_is_heard(tmp_path):
-    texts = [TEXTS[2], TEXTS[7], TEXTS[9]]
-    waves = []
-    for text in texts:
-        # espeak-ng's own voice has whole stretches of zeros, which those of the world lack.
-        settings = {espeak._RATE: 150, espeak._PITCH: 50, espeak._RANGE: 50}
-        samples, rate = espeak._synthesize(*espeak._espeak(), "en-us", settings, text)
-        waves.append(resample(samples / 32768, rate, RATE))
-    scores = heard(tmp_path, waves, texts)
-    assert min(scores) >= 0.6
-    assert np.mean(scores) > 0.7
-    assert heard(tmp_path, waves, texts) == scores, "the noise is the same for the same clip"
-
-
-@pytest.mark.slow
-def test_what_was_heard_before_has_no_part_in_a_score(tmp_path):
-    texts = list(TEXTS[:4])
-    rng = np.random.default_rng(0)
-    clean = [speak(Utterance(text)) for text in texts]
-    waves = [wave + 0.05 * rng.standard_normal(len(wave)) for wave in clean]
-
-    def scores(waves, texts):
-        recognition._hear.cache_clear()
-        return heard(tmp_path, waves, texts)
-
-    forwards = scores(waves, texts)
-    assert scores(waves[::-1], texts[::-1])[::-1] == forwards
-    assert scores(waves[2:3], texts[2:3]) == forwards[2:3]
-
-
-@pytest.mark.parametrize("text", ["Yes.", "Go."])
-def test_a_word_that_fills_its_clip_is_heard(text, tmp_path):
+def test_a_word_that_fills_its_clip_is_heard(tmp_path):
+    text = "Yes."
     settings = {espeak._RATE: 160, espeak._RANGE: 50}
     samples, rate = espeak._synthesize(*espeak._espeak(), "en-us", settings, text)
     assert heard(tmp_path, [resample(samples / 32768, rate, RATE)], [text]) == [1.0]
@@ -198,12 +166,6 @@ def with_added_words(folder, lines):
     return scores[:lines], scores[lines:]
 
 
-def test_words_that_were_not_asked_for_cost(tmp_path):
-    clean, added = with_added_words(tmp_path, 6)
-    assert max(added) < 1
-    assert np.mean(added) < np.mean(clean) - 0.3
-
-
 @pytest.mark.slow
 def test_added_words_are_hardly_ever_free(tmp_path):
     clean, added = with_added_words(tmp_path, 120)
@@ -225,7 +187,6 @@ def test_a_text_in_another_script_or_without_words_has_no_score(reward, text, cl
     [
         (AutoMos, "speechmos", "speechmos"),
         (SpeechPresent, "silero_vad", "silero-vad"),
-        (SpeechPresent, "onnxruntime", "onnxruntime"),
         (Intelligible, "pocketsphinx", "pocketsphinx"),
         (NotClipped, "soundfile", "soundfile"),
     ],
@@ -236,11 +197,6 @@ def test_a_package_that_is_missing_is_named_before_anything_is_scored(
     monkeypatch.setattr(listening, "find_spec", lambda wanted: None if wanted == module else 1)
     with pytest.raises(ConfigError, match=f"package {name}, which is not .* `pip install {name}`"):
         reward()
-
-
-def test_duration_is_that_of_the_text():
-    assert expected_seconds("I made nine cakes") == pytest.approx(4 * 0.21 + 0.3, abs=0.22)
-    assert expected_seconds("Yes.") < expected_seconds(TEXT) / 4
 
 
 def test_silence_around_speech_is_trimmed_and_the_longest_is_measured(tmp_path):
@@ -270,7 +226,7 @@ def test_silence_around_speech_is_trimmed_and_the_longest_is_measured(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [3.1, 9.5, 10.2])
+@pytest.mark.parametrize("seconds", [3.1, 10.2])
 def test_opinion_scores_are_those_of_speechmos(seconds, monkeypatch):
     # librosa, which only makes the spectrogram of P.808, is not installed with us.
     librosa = ModuleType("librosa")
@@ -314,30 +270,6 @@ def test_utterances_of_another_codec_are_not_hacked():
         next(speech_attacks(rows))
 
 
-class Never:
-    """A reward that may not be asked."""
-
-    def __call__(self, prompts, completions, **_):
-        raise AssertionError
-
-
-def test_a_table_says_what_each_hack_of_some_utterances_is_paid(clips, monkeypatch):
-    kinds = ("cut in half", "added words", "DC offset")
-    monkeypatch.setattr(attacks, "ATTACKS", {kind: ATTACKS[kind] for kind in kinds})
-    reward = ComposedReward(
-        (Part("duration", DurationFits("file"), 2.0), Part("watched", Never(), 0.0))
-    )
-    row = {"prompt": "", "completion": str(clips / "clean.wav")}
-    rows = [{**row, "text": TEXT}, {**row, "text": 2 * TEXT}, {**row, "text": TEXT}]
-    table = paid_hacks(reward, rows, "file")
-    above = {entry["hack"]: entry["paid more than the original"] for entry in table}
-    assert above == dict(zip(kinds, ("0 of 2", "1 of 2", "0 of 2"), strict=True))
-    paid = [entry["mean reward"] for entry in table]
-    assert paid == sorted(paid, reverse=True)
-    assert table[-1]["hack"] == "cut in half"
-    assert 0 < paid[-1] < 1 < paid[-2] < paid[0] == 2
-
-
 HEARD = {
     *("sine of 150 Hz", "hum", "siren with the loudness of speech", "looped vowel", "white noise"),
     *("noise with the loudness of speech", "silence", "frames of 20 ms shuffled", "babble"),
@@ -357,9 +289,8 @@ def attacked(folder, voice):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("voice", ["a woman's voice", "a deep voice"])
-def test_the_features_alone_pay_no_hack_more_and_most_hacks_less(tmp_path, voice):
-    files = attacked(tmp_path, voice)
+def test_the_features_alone_pay_no_hack_more_and_most_hacks_less(tmp_path):
+    files = attacked(tmp_path, "a deep voice")
     scores = AcousticQuality("file")([""] * len(files), [*files.values()])
     alone = dict(zip(files, scores, strict=True))
     assert alone["clean"] > 4.5

@@ -15,7 +15,6 @@ from hf_rlhf.testing import check_reward
 from hf_rlhf_speech.audio import RATE, write_wav
 from hf_rlhf_speech.rewards.recognition import Intelligible
 from hf_rlhf_speech.rewards.transcription import local_recogniser, units_of
-from hf_rlhf_speech.speech import Speech
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -115,7 +114,6 @@ def test_a_key_that_is_refused_stops_the_run(server, tmp_path):
     ("settings", "message"),
     [
         ({"unit": "characters"}, "unit has no effect: pocketsphinx hears English words"),
-        ({"language": "de"}, "language has no effect"),
         ({"model": "a/b", "server": {}}, "both set"),
         ({"server": {"model": "x"}, "revision": "main"}, "`revision` is of `model`"),
         ({"server": {}}, r"server.model: is missing"),
@@ -224,29 +222,6 @@ def test_a_ctc_model_hears_in_words_and_in_characters(ctc, tmp_path):
     assert letters([""] * 3, files, text=["J", "ja", None]) == [1.0, 0.5, None]
 
 
-def test_a_ctc_model_hears_the_same_alone_and_beside_longer_clips(ctc, tmp_path):
-    import torch
-    from transformers import Wav2Vec2ForCTC
-
-    for file in ctc.glob("*.json"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    torch.manual_seed(0)
-    model = Wav2Vec2ForCTC.from_pretrained(ctc)
-    torch.nn.init.normal_(model.lm_head.weight)
-    torch.nn.init.zeros_(model.lm_head.bias)
-    model.save_pretrained(tmp_path)
-    recogniser = local_recogniser(str(tmp_path), None, "cpu", None)
-    rng = np.random.default_rng(0)
-    waves = [rng.standard_normal(count).astype(np.float32) / 9 for count in (8_000, 17_000, 40_000)]
-    together, alone = ([Speech(wave, RATE) for wave in waves] for _ in range(2))
-    recogniser.hear(together)
-    for each in alone:
-        recogniser.hear([each])
-    texts = [recogniser.text_of(each) for each in together]
-    assert len(set(texts)) > 1
-    assert texts == [recogniser.text_of(each) for each in alone]
-
-
 def test_a_whisper_model_keeps_the_rules(whisper, tmp_path):
     files = clips(tmp_path, 6, 8)
     columns = {"text": ["a b", "c"]}
@@ -275,8 +250,8 @@ def test_a_model_that_is_no_recogniser_is_refused(ctc, tmp_path):
         local_recogniser(str(ctc), None, "cpu", "de")
 
 
-@pytest.mark.parametrize("language", ["fr", "nonsense"])
-def test_a_language_that_whisper_does_not_know_is_refused(whisper, language):
+def test_a_language_that_whisper_does_not_know_is_refused(whisper):
+    language = "fr"
     with pytest.raises(ModelError, match=rf"does not know the language '{language}'.* Leave"):
         local_recogniser(str(whisper), None, "cpu", language)
 

@@ -139,22 +139,6 @@ def test_a_wave_has_the_same_codes_alone_and_beside_others(kind, folder):
         assert np.array_equal(codes, codec.encode([wave])[0])
 
 
-def test_utterances_are_coded_in_batches_of_bounded_size(folder, monkeypatch):
-    codec, shapes = lively("mimi", folder), []
-    decode = codec._model.decode
-
-    def noting(audio_codes):
-        shapes.append(tuple(audio_codes.shape))
-        return decode(audio_codes=audio_codes)
-
-    monkeypatch.setattr(codec._model, "decode", noting)
-    long = round(25 * codec.frame_rate)
-    codec.decode([np.zeros((frames, 4), int) for frames in (20, 30, long, long - 1, long, 10)])
-    assert sum(shape[0] for shape in shapes) == 6
-    assert max(shape[0] * shape[2] for shape in shapes) <= 60 * codec.frame_rate
-    assert len(shapes) == 3
-
-
 def test_a_codec_runs_where_it_is_told_or_where_the_policy_runs(folder, monkeypatch):
     name = f"dac:{folder('dac')}"
     anywhere, chosen = load_codec(name), load_codec(name, "cpu")
