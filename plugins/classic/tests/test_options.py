@@ -101,7 +101,7 @@ def test_a_lora_starts_as_set_and_changes_nothing_yet(run):
         ({**LORA, "init_lora_weights": "pissa"}, "'pissa' is not supported.*Known: true, gaussian"),
         ({"init_lora_weights": "gaussian"}, "init_lora_weights: has no effect: the run trains no"),
         ({"optim": "adamw_8bit"}, "optim: adamw_8bit cannot be built: .*bitsandbytes"),
-        ({**LORA, "load_in_4bit": True}, "load_in_4bit: needs bitsandbytes"),
+        ({**LORA, "load_in_4bit": True}, "load_in_4bit: the package bitsandbytes is not installed"),
         ({"use_liger_kernel": True}, "the package liger_kernel is not installed"),
         ({"resume_from": "you/run@step-2"}, "`adapter: REPO` and `adapter_revision: step-STEP`"),
         ({"dataset_streaming": True}, "Rows are counted, checked and held out before training"),
