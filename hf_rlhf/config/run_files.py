@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import registry
-from hf_rlhf.config.components import label_of, load_component
+from hf_rlhf.config.components import load_component
 from hf_rlhf.config.objects import is_rows
 from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_file import SUBJECTS, RunFile
-from hf_rlhf.config.yaml import KeyPath, refusal
+from hf_rlhf.config.yaml import refusal
 from hf_rlhf.contracts import as_trainer
 from hf_rlhf.errors import BrokenPlugin, suggest
 
@@ -167,44 +167,6 @@ def without_shipped_card(
         f"({', '.join(left_out)}). "
         "For your own: --card '{title: ..., intended_use: ..., license: ...}'"
     )
-
-
-def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
-    """Return whether the value at `path` comes from the shipped file, not from the user."""
-    # In phases a top-level option replaces the phases' own values.
-    paths = [path, path[2:]] if path[0] == "phases" else [path]
-    if file.shipped is None or any(
-        all(key == other for key, other in zip(option, each, strict=False))  # one within the other
-        for option in file.overrides
-        for each in paths
-    ):
-        return False
-    return bool(_at(file.values, path) == _at(file.shipped, path) is not None)
-
-
-def without_rewards(file: RunFile, labels: Collection[str]) -> RunFile:
-    """Return `file` without the rewards with these labels."""
-    rewards = file.values.get("rewards")
-    if not labels or not isinstance(rewards, list):
-        return file
-    values = {key: value for key, value in file.values.items() if key != "rewards"}
-    if rest := [reward for reward in rewards if _label(reward) not in labels]:
-        values["rewards"] = rest
-    return replace(file, values=values)
-
-
-def _label(reward: Any) -> str:
-    entry = reward if isinstance(reward, Mapping) else {}
-    return str(entry.get("label") or label_of(str(entry.get("name") or reward)))
-
-
-def _at(value: Any, path: KeyPath) -> Any:
-    for key in path:
-        try:
-            value = value[key]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
 
 
 def _changed(file: RunFile, varied: Collection[str] = ()) -> list[str]:

@@ -324,19 +324,12 @@ class ComponentBuilder:
         run: RunSpec,
     ) -> Part | None:
         labels = [judge.label for judge in run.judges]
-        if spec.judge is not None and spec.judge not in labels:
-            where = self.file.where((*spec.path, "judge"))
-            fix = f"Labels under `judges`: {', '.join(labels)}."
-            if not labels:
-                fix = f"Declare it: `judges: {{{spec.judge}: {{name: lexical}}}}` (or openai)."
-            self.problems.append(Problem(where, f"no judge is labelled {spec.judge!r}.", fix))
-            self._component("rewards", spec, {"judge": None}, build=False)
-            return None
+        if problem := self._judge_problem(spec, labels):
+            self.problems.append(Problem(self.file.where((*spec.path, "judge")), *problem))
         chosen = spec.judge or (labels[0] if len(labels) == 1 else None)
         injected = {"judge": judges.get(chosen) if chosen else None}
         # If the judge could not be built, that has been reported: do not report the reward too.
-        build = chosen is None or chosen in judges
-        build &= not self._misplaced_judge(spec, labels)
+        build = problem is None and (chosen is None or chosen in judges)
         reward = self._component("rewards", spec, injected, build=build)
         if reward is None:
             return None
@@ -349,24 +342,24 @@ class ComponentBuilder:
         settings = (spec.weight, spec.on_none, spec.clip, transform)
         return Part(spec.label, reward, *settings, source=source)
 
-    def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
-        """Report a judge for a reward that takes none, or a missing choice of judge."""
+    def _judge_problem(
+        self, spec: RewardSpec | GateSpec, labels: Sequence[str]
+    ) -> tuple[str, str] | None:
+        """Return the problem with the judge of a reward and its fix, or None."""
+        known = ", ".join(labels)
+        if spec.judge is not None and spec.judge not in labels:
+            fix = f"Labels under `judges`: {known or 'none'}."
+            return f"no judge is labelled {spec.judge!r}.", fix
         try:
             reward = self.file.component("rewards", spec.name, (*spec.path, "name")).target
             takes = "judge" in accepted_by(_maker("rewards", reward, spec.arguments))
         except PluginError:
-            return False  # reported where it is built
-        where = self.file.where((*spec.path, "judge"))
+            return None  # reported where it is built
         if spec.judge and not takes:
-            self.problems.append(Problem(where, f"{spec.name} does not use a judge.", "Remove it."))
-            return True
+            return f"{spec.name} does not use a judge.", "Remove it."
         if takes and not spec.judge and len(labels) > 1:
-            fix = f"Write `judge:` with one of {', '.join(labels)}."
-            self.problems.append(
-                Problem(where, f"{spec.name} needs a judge, but none is set.", fix)
-            )
-            return True
-        return False
+            return f"{spec.name} needs a judge, but none is set.", f"Write `judge:`, of {known}."
+        return None
 
 
 def _maker(kind: Kind, component: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import HeldModel, StepShape
@@ -10,6 +11,7 @@ from hf_rlhf.evaluation.validation import is_validated, validation_range
 from hf_rlhf.models.lengths import completion_length, positions, prompt_lengths
 from hf_rlhf.models.loading import skeleton, trained_skeleton
 from hf_rlhf.models.locate import resolve_model_path
+from hf_rlhf.runs.preflight_settings import build_optimizer
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import optimizer_bytes
 
@@ -110,7 +112,7 @@ def memory_need(
         given = replace(given, packed=None)
     if sharded and given.autocast is not None:
         model, given = model.to(getattr(torch, given.autocast)), replace(given, autocast=None)
-    counted = count_training(model, given, lambda short: build_optimizer(short, training))
+    counted = count_training(model, given, partial(_optimizer, training=training))
     optimizer = counted.get("optimizer", optimizer_bytes(model, training))
     held = _held(run, shape)
     learners = 1 + sum(each.trained for each in held.values())
@@ -133,6 +135,13 @@ def memory_need(
         alone=_bytes(run, skeleton(run)),
         held={role: _held_bytes(run, each, model) for role, each in held.items()},
     )
+
+
+def _optimizer(model: Any, training: Any) -> Any:
+    try:
+        return build_optimizer(model, training)
+    except (ImportError, ValueError, RuntimeError):  # its package is not installed here
+        return None
 
 
 def training_pass(run: Run, shape: StepShape) -> "Pass":
@@ -158,18 +167,6 @@ def training_pass(run: Run, shape: StepShape) -> "Pass":
         accumulates=accumulates,
         dropout=shape.dropout and not getattr(training, "disable_dropout", False),
     )
-
-
-def build_optimizer(model: Any, training: Any) -> Any:
-    """Return the optimizer of a run; None if its class is not installed here."""
-    from transformers import Trainer
-
-    trained = [each for each in model.parameters() if each.requires_grad]
-    try:
-        kind, arguments = Trainer.get_optimizer_cls_and_kwargs(training, model)
-        return kind(trained, **arguments)
-    except (ImportError, ValueError, RuntimeError):
-        return None
 
 
 def _step_phases(counted: Mapping[str, int], given: "Pass", learners: int) -> Iterator[Phase]:

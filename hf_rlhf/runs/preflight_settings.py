@@ -107,65 +107,64 @@ def _loading(run: "Run") -> Iterator[Problem]:
 
 
 def _optimizer(run: "Run") -> Iterator[Problem]:
+    import torch
+
     training = run.training
     if training.deepspeed:
         return  # its own configuration may name another
-    name = str(getattr(training.optim, "value", training.optim))
     try:
-        _build_optimizer(run, training)
+        build_optimizer(
+            skeleton(run) if training.optim_target_modules else torch.nn.Linear(1, 1), training
+        )
     except Exception as error:  # noqa: BLE001 - optimizers of any package raise what they like
         if is_elsewhere() and isinstance(error, ImportError):
             return  # its package may be installed there
-        what = f"{name} cannot be built: {first_line(error)}"
         key = "optim_args" if training.optim_args else "optim"
+        name = getattr(training.optim, "value", training.optim)
+        what = f"{name} cannot be built: {first_line(error)}"
         yield Problem(key, what, "Install what it needs, or choose another.")
 
 
-def _build_optimizer(run: "Run", training: Any) -> None:
-    """Build the optimizer as transformers does, on a single weight; raises its errors."""
-    import torch
+def build_optimizer(model: Any, training: Any) -> Any:
+    """Return the optimizer as transformers builds it, None from a factory; raises its errors."""
     from transformers import Trainer
     from transformers.trainer_optimizer import is_optimizer_factory
 
-    model = skeleton(run) if training.optim_target_modules else torch.nn.Linear(1, 1)
     cls, arguments = Trainer.get_optimizer_cls_and_kwargs(training, model)
     targets = [arguments.pop(key, None) for key in ("params", "model", "optimizer_dict")]
-    if not is_optimizer_factory(cls):
-        target = next((each for each in targets if each is not None), model.parameters())
-        cls(target, **arguments)
+    if is_optimizer_factory(cls):
+        return None
+    trained = [each for each in model.parameters() if each.requires_grad]
+    return cls(next((each for each in targets if each is not None), trained), **arguments)
 
 
 def _schedule(run: "Run") -> Iterator[Problem]:
-    training = run.training
-    if training.deepspeed:
-        return
-    name = str(getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type))
-    key = "lr_scheduler_kwargs" if training.lr_scheduler_kwargs else "lr_scheduler_type"
-    try:
-        _try_schedule(training)
-    except (TypeError, ValueError, ArithmeticError) as error:
-        yield Problem(key, f"{name} cannot be built: {first_line(error)}")
-
-
-def _try_schedule(training: Any) -> None:
-    """Take the first steps of the schedule; raises its errors."""
+    """Take the first steps of the schedule."""
     import torch
     from transformers import get_scheduler
 
+    training = run.training
+    if training.deepspeed:
+        return
+    key = "lr_scheduler_kwargs" if training.lr_scheduler_kwargs else "lr_scheduler_type"
     # With the run's own rate: some schedules end at a rate that has to be lower.
     weight, rate = torch.nn.Parameter(torch.zeros(1)), training.learning_rate or 1.0
     optimizer = torch.optim.SGD([weight], lr=rate)
     steps = training.max_steps if training.max_steps > 0 else 100
-    schedule = get_scheduler(
-        training.lr_scheduler_type,
-        optimizer,
-        num_warmup_steps=training.get_warmup_steps(steps),
-        num_training_steps=steps,
-        scheduler_specific_kwargs=training.lr_scheduler_kwargs,
-    )
-    for _ in range(min(steps, 100)):
-        optimizer.step()
-        schedule.step()
+    try:
+        schedule = get_scheduler(
+            training.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=training.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=training.lr_scheduler_kwargs,
+        )
+        for _ in range(min(steps, 100)):
+            optimizer.step()
+            schedule.step()
+    except (TypeError, ValueError, ArithmeticError) as error:
+        name = getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type)
+        yield Problem(key, f"{name} cannot be built: {first_line(error)}")
 
 
 def _lora_start(run: "Run") -> Iterator[Problem]:

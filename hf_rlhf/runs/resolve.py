@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config.run_file import RunFile, default_folder
-from hf_rlhf.config.run_files import is_as_shipped, without_rewards
 from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Trainer
-from hf_rlhf.distributed import is_elsewhere, rank
+from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import ConfigError, ModelError, Problem, problems_of_several
 from hf_rlhf.evaluation.scoring import Scoring
 from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.lora_checks import adapter_problems
-from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.runs.components import ComponentBuilder
 from hf_rlhf.runs.estimate import disk_problems, final_state, planned_steps
 from hf_rlhf.runs.phases import (
@@ -33,7 +31,7 @@ from hf_rlhf.runs.phases import (
 )
 from hf_rlhf.runs.preflight import problems_of
 from hf_rlhf.runs.preflight_data import scored_columns
-from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
+from hf_rlhf.runs.run import Phase, Run
 
 
 def resolve_run(
@@ -158,11 +156,6 @@ class _Preparation(ComponentBuilder):
         loaded, reward = parts.pop("loaded"), parts.pop("reward")
         adapter = self._adapter(spec)
         if loaded is not None and reward is not None:
-            trained = (
-                trainer_class is None or trains_by_rewards(trainer_class, training) is not False
-            )
-            spec, reward = self._without_unfed_monitors(spec, reward, loaded.dataset, trained)
-        if loaded is not None and reward is not None:
             self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
         if trainer_class is None or training is None or loaded is None or folder is None:
             raise self._error()
@@ -193,41 +186,6 @@ class _Preparation(ComponentBuilder):
 
     def _error(self) -> ConfigError:
         return self.file.refusal(list(dict.fromkeys(self.problems)))
-
-    def _without_unfed_monitors(
-        self, spec: RunSpec, reward: ComposedReward, dataset: Any, trained: bool
-    ) -> tuple[RunSpec, ComposedReward | None]:
-        """Drop a shipped file's weight-0 rewards whose columns the user's data lacks.
-
-        `trained` is whether the trainer uses rewards at all; if not, all of them are monitors.
-        """
-        columns = set(dataset["train"].column_names)
-        unfed = {
-            part.label: sorted(part.needs() - columns)
-            for entry, part in zip(spec.rewards, reward.rewards, strict=True)
-            if part.needs() - columns
-            and (part.weight == 0 or not trained)
-            and is_as_shipped(self.file, entry.path)
-        }
-        if not unfed:
-            return spec, reward
-        for label, missing in unfed.items() if rank() == 0 else ():
-            print(
-                f"note: {label!r}, which {self.file.name} only logs, is left out: it needs the "
-                f"column{'s' * (len(missing) > 1)} {', '.join(missing)}, which dataset "
-                f"{spec.dataset.name} lacks.",
-                flush=True,
-            )
-        self.file = without_rewards(self.file, unfed)
-        self.components = [
-            component
-            for component in self.components
-            if component["kind"] != "rewards" or component["label"] not in unfed
-        ]
-        rewards = tuple(part for part in reward.rewards if part.label not in unfed)
-        changed, _ = self.file.spec(allowed_settings={}, plugin=self.plugin)
-        assert changed is not None, "it was read with these rewards"
-        return changed, replace(reward, rewards=rewards) if rewards else None
 
     def with_settings(self, run: Run) -> Run:
         classes = self._config_classes(run.trainer_class)

@@ -1,22 +1,17 @@
 """What a shipped run file says of its own model and data is not said of another run, or told."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from hf_rlhf import dry_run, train
-from hf_rlhf.cli import main as hf_rlhf
+from hf_rlhf import train
 from hf_rlhf.config import RunFile, run_files
 from hf_rlhf.config.run_files import (
     choose_run_file,
-    without_rewards,
     without_shipped_card,
 )
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.train import main
 
 SHIPPED = """\
 schema: 1
@@ -111,72 +106,6 @@ def test_a_run_is_prepared_with_what_is_left(monkeypatch, capsys):
     assert [each.get("title") for each in cards] == [None, "Mine", "Tiny tastes", "Tiny tastes"]
     assert cards[1] == {"title": "Mine"}
     assert capsys.readouterr().out.count("note: ") == 2
-
-
-@pytest.fixture
-def rows(tmp_path):
-    """Return a file of the user's own rows, for supervised fine-tuning or as prompts."""
-    lines = [{"prompt": f"{n}+{n}=", "completion": str(2 * n)} for n in range(500)]
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-@pytest.fixture
-def resolve_only(monkeypatch):
-    """Let a dry run end once the run is resolved; the notes are printed by then."""
-
-    class Report:
-        def __init__(self, file, plugin, *_):
-            resolve_run(file, plugin=plugin)
-
-        def show(self):
-            return 0
-
-        def as_json(self):
-            return []
-
-    monkeypatch.setattr("hf_rlhf.training.dry_run.report_of", Report)
-
-
-@pytest.mark.usefixtures("resolve_only")
-def test_what_is_left_out_is_told_by_check_and_dry_run(rows, tmp_path, capsys):
-    other = ["--plugin", "sft", "--dataset", f"{{name: sft, path: {rows}, test_rows: 4}}"]
-    other += ["--output_dir", str(tmp_path / "run")]
-    for do in (lambda argv: hf_rlhf(["check", *argv]), lambda argv: main([*argv, "--dry_run"])):
-        assert do(other) == 0
-        note = capsys.readouterr().out
-        assert "note: 'utility', which tiny.yaml only logs, is left out: it needs the" in note
-        assert "column taste" in note
-
-
-@pytest.mark.parametrize(
-    ("options", "settings"),
-    [
-        (["--rewards", "[{name: known_utility, label: utility, weight: 0}]"], {}),
-        (["--rewards.0.weight", "0"], {}),
-        # Just what the shipped file says, but said by the user.
-        ([], {"rewards": [{"name": "known_utility", "label": "utility"}]}),
-    ],
-)
-def test_a_monitor_of_the_users_own_is_still_an_error(rows, tmp_path, options, settings):
-    other = {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}, **settings}
-    with pytest.raises(ConfigError, match="'utility' needs the column taste"):
-        dry_run("sft", overrides=[*options, "--output_dir", str(tmp_path / "run")], **other)
-
-
-def test_a_shipped_reward_that_is_trained_is_still_an_error(rows, tmp_path):
-    other = {"dataset": {"name": "prompts", "path": str(rows), "test_rows": 200}}
-    with pytest.raises(ConfigError, match="'utility' needs the column taste"):
-        dry_run("iterative_dpo", overrides=["--output_dir", str(tmp_path / "run")], **other)
-
-
-def test_rewards_are_left_out_by_their_labels():
-    text = "schema: 1\nrewards: [{name: a/x, weight: 0}, {name: y, label: z}, {name: y}]"
-    file = RunFile.parse(text, "tiny.yaml")
-    left = without_rewards(file, ["x", "y"])
-    assert left.values["rewards"] == [{"name": "y", "label": "z"}]
-    assert "rewards" not in without_rewards(left, ["z"]).values
 
 
 def test_a_run_file_of_a_package_is_named_by_its_place():

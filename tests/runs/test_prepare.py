@@ -133,7 +133,7 @@ def test_judge_that_no_label_names(tiny_run):
     tiny_run["rewards"][0]["judge"] = "gpt"
     said(tiny_run, r"no judge is labelled 'gpt'.*words")
     judges = tiny_run.pop("judges")
-    said(tiny_run, r"no judge is labelled 'gpt'. Declare it: `judges: \{gpt: \{name: lexical\}\}`")
+    said(tiny_run, r"no judge is labelled 'gpt'. Labels under `judges`: none")
     tiny_run["judges"] = judges
     tiny_run["rewards"][0]["name"] = "refiner_rewar"
     assert len(problems(tiny_run)) == 2  # one mistake does not hide the other
