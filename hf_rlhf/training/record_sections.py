@@ -44,9 +44,6 @@ from hf_rlhf.storage.record_schema import (
 from hf_rlhf.training.model_record import model_section
 from hf_rlhf.training.tool_record import tool_report, tools_line
 
-TYPED_NAME = "HF_RLHF_TYPED"
-"""Environment variable: the command line of a plugin's verb that trains by a run file."""
-
 
 def opening(run: Run, command: Sequence[str]) -> RunRecord:
     """Return the record of a run before it loads its weights."""
@@ -114,8 +111,7 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
 
 def as_shell(command: Sequence[str]) -> str:
     """Return a command in shell syntax, or the command line that called it."""
-    again = shlex.join(command) or "hf_rlhf.train(...), called from Python as before"
-    return os.environ.get(TYPED_NAME) or again
+    return shlex.join(command) or "hf_rlhf.train(...), called from Python as before"
 
 
 def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:

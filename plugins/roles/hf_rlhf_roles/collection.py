@@ -130,9 +130,6 @@ def push_main(argv: Sequence[str]) -> int:
         "them to PREFIX. It can be repeated: unchanged content makes no commit.",
     )
     parser.add_argument("--prefix", required=True, metavar="YOU/NAME")
-    parser.add_argument(
-        "--role", action="append", default=[], metavar="NAME", help="only these roles, and no index"
-    )
     parser.add_argument("--base_model", metavar="ID", help="the base's id on the Hub, if a folder")
     parser.add_argument("--push_base", action="store_true", help="push the base there first")
     parser.add_argument("--merged", action="store_true", help="merged weights of each role, too")
@@ -146,9 +143,6 @@ def push_main(argv: Sequence[str]) -> int:
     again = f"hf-rlhf roles push {shlex.join(argv)}"
     with or_finish(hub, chosen.prefix, again):
         prefix = chosen.prefix if chosen.dry_run else hub.writable_repo(chosen.prefix)
-    for name in chosen.role:
-        workspace.role(name)
-        workspace.trained(name)
     trained = members(workspace, ledger, prefix)
     base = chosen.base_model or workspace.base_on_hub or _hub_base(workspace)
     count = _parameters(*base_folder(workspace).glob("*.safetensors"))
@@ -156,16 +150,14 @@ def push_main(argv: Sequence[str]) -> int:
     if chosen.dry_run:
         print(card)
         return 0
-    wanted = [member for member in trained if not chosen.role or member["role"] in chosen.role]
-    _check_unchanged(ledger, wanted)
-    for member in wanted:
+    _check_unchanged(ledger, trained)
+    for member in trained:
         done = _publish(workspace, member, base, chosen)
         new = f"{done.new_commits} new commit{'s' * (done.new_commits != 1)}"
         print(f"{member['name']}: {done.url} ({new})", flush=True)
-    if not chosen.role:
-        roles = {each["name"]: {key: each[key] for key in _FACTS} for each in trained}
-        with or_finish(hub, prefix, again):
-            _push_index(hub, prefix, workspace, card, {"base": base, "roles": roles}, chosen)
+    roles = {each["name"]: {key: each[key] for key in _FACTS} for each in trained}
+    with or_finish(hub, prefix, again):
+        _push_index(hub, prefix, workspace, card, {"base": base, "roles": roles}, chosen)
     return 0
 
 

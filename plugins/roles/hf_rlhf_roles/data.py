@@ -46,7 +46,7 @@ class Inspected:
     marks: "array[int]"
     """64 bits of a hash of each row, prompt and target; unique and sorted."""
     first: Mapping[str, str]
-    """Kind -> place and form of its first row."""
+    """Kind -> place of its first row."""
     pins: Mapping[str, str]
     """`revision` and `subset` of a Hub dataset, where they are set."""
     systems: Mapping[str, tuple[int, str]]
@@ -75,7 +75,7 @@ def inspect_data(
             systems[system] = (count + 1, where)
         kind = row_kind(row.values)
         kinds[kind] += 1
-        first.setdefault(kind, f"{row.where}: {_form(row.values)}")
+        first.setdefault(kind, row.where)
         digest.update(_canonical(row.values))
         marks.update(_marks(row.values))
     return Inspected(
@@ -117,31 +117,16 @@ def _rows(path: str, pins: Mapping[str, str] | None) -> Iterator[Row]:
         raise fault
 
 
-def _form(values: Mapping[str, Any]) -> str:
-    """Describe what the kind of a row was recognised by."""
-    name = next((name for name in _CONVERSATIONS if values.get(name) is not None), None)
-    if name is None:
-        return f"columns {', '.join(values) or 'none'}"
-    if not (turns := conversation_turns(values[name])):
-        return f"`{name}` is no list of turns"
-    return f"the last turn of `{name}` is {turns[-1]['role']}'s"
-
-
 def check_kind(data: Inspected, role: Role, name: str, stage: Stage) -> None:
     """Raise DataError if the data is not of the kind that the stage takes."""
     others = {kind: count for kind, count in data.kinds.items() if kind != stage.data}
     if not others:
         return
     counts = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(others.items()))
-    kind = max(others, key=lambda other: others[other])
-    fits = [stage for stage, spec in role.stages.items() if spec.data == kind]
-    # A few odd rows are faults of the file; a file of another kind is for another stage.
-    hint = f" Data of kind {kind} is for --stage {' or '.join(fits)}."
-    hint = hint if fits and others[kind] == data.rows else ""
     raise DataError(
         f"{data.name}: stage {name!r} of role {role.name!r} takes data of kind {stage.data} "
-        f"({EXPECTED[stage.data]}), but of {data.rows} rows {counts}. The first of kind {kind}: "
-        f"{data.first[kind]}.{hint}"
+        f"({EXPECTED[stage.data]}), but of {data.rows} rows {counts}. The first: "
+        f"{data.first[next(iter(others))]}."
     )
 
 
@@ -153,14 +138,9 @@ def check_system(data: Inspected, role: Role) -> None:
     text, (_, where) = next(iter(others.items()))
     raise DataError(
         f"{data.name}: {sum(count for count, _ in others.values())} of {data.rows} rows have a "
-        f"system prompt of their own ({_short(text)} at {where}), but role {role.name!r} is served "
-        f"with another ({_short(role.system)}). Remove it from the rows, or write it as the role's "
-        "`system`."
+        f"system prompt of their own ({text[:60]!r} at {where}), but role {role.name!r} is served "
+        "with another. Remove it from the rows, or write it as the role's `system`."
     )
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
 def _system(values: Mapping[str, Any], column: str) -> str:

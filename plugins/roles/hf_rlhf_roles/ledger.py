@@ -1,15 +1,12 @@
 """The ledger of a workspace: the inputs and outputs of each step, and fingerprints of its rows."""
 
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf.errors import RunFolderError
 from hf_rlhf.steps import Ledger as StepLedger
 from hf_rlhf.storage import atomic_write_bytes
-from hf_rlhf_roles.data import Inspected, first_shared
-from hf_rlhf_roles.role import Role
+from hf_rlhf_roles.data import Inspected
 from hf_rlhf_roles.workspace import LEDGER, Workspace
 
 
@@ -63,30 +60,3 @@ class Ledger(StepLedger):
 
     def _fingerprints(self, key: str) -> Path:
         return self.folder / "ledger" / f"{key.replace('/', '.')}.rows"
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Rows that a step of another role was, or will be, trained on."""
-
-    isolated: bool
-    marks: "array[int]"
-
-
-def check_isolation(role: Role, data: Inspected, others: Mapping[str, Trained]) -> list[str]:
-    """Return which steps of other roles share rows; `others` is by `role/stage`.
-
-    Raises DataError when either role is isolated.
-    """
-    shared = [key for key, other in others.items() if data.shares(other.marks)]
-    for key in shared:
-        if role.isolated or others[key].isolated:
-            isolated = role.name if role.isolated else key.split("/")[0]
-            where = first_shared(data, others[key].marks)
-            raise DataError(
-                f"{data.name}: {data.shares(others[key].marks)} of its rows, prompts or targets "
-                f"are also in the data of {key}, and role {isolated!r} is isolated: its data never "
-                f"mixes with another role's. {f'The first is {where}. ' if where else ''}Remove "
-                "them, or add --allow_shared_data (the ledger and the card then say so)."
-            )
-    return shared

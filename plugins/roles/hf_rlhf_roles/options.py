@@ -21,6 +21,7 @@ def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
         "--workspace",
         type=Path,
         metavar="DIR",
-        help="default: the workspace of the working directory",
+        default=Path(),
+        help="default: the working directory",
     )
     return parser

@@ -8,9 +8,16 @@ from typing import Any
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf.steps import Task, digest
-from hf_rlhf_roles.data import Inspected, check_kind, check_system, inspect_data, pins_of
+from hf_rlhf_roles.data import (
+    Inspected,
+    check_kind,
+    check_system,
+    first_shared,
+    inspect_data,
+    pins_of,
+)
 from hf_rlhf_roles.guard import base_digests
-from hf_rlhf_roles.ledger import Ledger, Trained, check_isolation
+from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.role import BASE, OWNED, REFERENCE, Role, Stage
 from hf_rlhf_roles.workspace import Step, Workspace
 
@@ -134,18 +141,32 @@ class Planner:
         )
 
     def _shared(self, step: Step, role: Role, data: Inspected, beside: Sequence[Step]) -> list[str]:
-        others: dict[str, Trained] = {}
-        for key in self.ledger.entries():
-            if key.split("/")[0] != role.name:
-                others[key] = Trained(self.ledger.is_isolated(key), self.ledger.fingerprints(key))
+        """Return the steps of other roles that share rows.
+
+        Raises DataError when either role is isolated, unless that is allowed.
+        """
+        others = {
+            key: (self.ledger.is_isolated(key), self.ledger.fingerprints(key))
+            for key in self.ledger.entries()
+            if key.split("/")[0] != role.name
+        }
         for other in beside:
             if other.role != role.name:
                 isolated = self.workspace.role(other.role).isolated
-                others[other.key] = Trained(isolated, self.inspected(other).marks)
-        if self.allow_shared_data:
-            return [key for key, other in others.items() if data.shares(other.marks)]
-        with self.workspace.inside():
-            return check_isolation(role, data, others)
+                others[other.key] = isolated, self.inspected(other).marks
+        shared = {key: marks for key, (_, marks) in others.items() if data.shares(marks)}
+        for key, marks in () if self.allow_shared_data else shared.items():
+            if role.isolated or others[key][0]:
+                with self.workspace.inside():
+                    where = first_shared(data, marks)
+                raise DataError(
+                    f"{data.name}: {data.shares(marks)} of its rows, prompts or targets are also "
+                    f"in the data of {key}. The first is {where}. Role "
+                    f"{role.name if role.isolated else key.split('/')[0]!r} is isolated: its data "
+                    "never mixes with another role's. Remove them, or add --allow_shared_data (the "
+                    "ledger and the card then say so)."
+                )
+        return list(shared)
 
     def _values(
         self, step: Step, role: Role, stage: Stage, start: str | None, shared: Sequence[str]

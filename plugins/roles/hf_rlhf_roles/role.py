@@ -47,8 +47,6 @@ class Stage:
     """Whose adapter this is: the role's own, or that of its reward model."""
     continues: list[str] = field(default_factory=list)
     """It starts from the adapter of the first of these stages that is trained; if empty, anew."""
-    sample: str | None = None
-    """A file of example rows, beside the role's own file."""
     dataset: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the dataset adapter, which is named by `data` unless `name` is here."""
     run: dict[str, Any] = field(default_factory=dict)
@@ -129,10 +127,10 @@ def _role_faults(fields: Mapping[str, Any], path: Path) -> Iterator[_Fault]:
     if fields.get("stages") == {}:
         yield ("stages",), "is empty.", "A role has at least one stage, such as `sft`."
     for stage in fields.get("stages", ()):
-        yield from _stage_faults(stage, fields["stages"], path.parent)
+        yield from _stage_faults(stage, fields["stages"])
 
 
-def _stage_faults(name: str, stages: Mapping[str, Stage], folder: Path) -> Iterator[_Fault]:
+def _stage_faults(name: str, stages: Mapping[str, Stage]) -> Iterator[_Fault]:
     at, stage = ("stages", name), stages[name]
     if not _NAME.fullmatch(name):
         yield at, "is not a valid name.", "Use small letters, digits and `_`."
@@ -147,8 +145,6 @@ def _stage_faults(name: str, stages: Mapping[str, Stage], folder: Path) -> Itera
         if other not in others:
             what = f"names the stage {other!r}{did_you_mean(other, stages)}."
             yield (*at, key), what, f"Other stages of this role: {', '.join(others) or 'none'}."
-    if stage.sample and not (folder / stage.sample).is_file():
-        yield (*at, "sample"), f"there is no file {stage.sample!r}.", f"The folder is {folder}."
 
 
 def unknown_role(name: str, roles: Iterable[str], where: str = "") -> Problem:

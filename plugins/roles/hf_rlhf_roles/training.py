@@ -94,9 +94,8 @@ def train_step(planner: Planner, planned: Planned, recording: Recording) -> None
         check_adapter(adapter, planned.stage.makes)
         check_untouched(before, workspace_digests(workspace), planned.role.name)
         _install(adapter, target)
-        if not workspace.keep_merged:
-            shutil.rmtree(folder / "merged", ignore_errors=True)
-            refresh_card(folder)
+        shutil.rmtree(folder / "merged", ignore_errors=True)  # `roles merge` makes it again
+        refresh_card(folder)
         ledger.write_fingerprints(planned.step, planned.data)
         recording.outputs = [adapter / name for name in adapter_digests(adapter)]
     recording.result = {

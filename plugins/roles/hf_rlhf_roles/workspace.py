@@ -62,8 +62,6 @@ class Settings:
     """Run file keys for every step: settings for this machine."""
     launch: list[str] | None = None
     """The command that starts a training, such as `[accelerate, launch]`. None: this process."""
-    keep_merged: bool = False
-    """Whether runs keep their merged weights, each as large as the base."""
     judge: dict[str, Any] | None = None
     """Who judges in `roles eval`. None: nobody, the preset `structure`."""
 
@@ -132,32 +130,16 @@ class Workspace(Settings):
         return next((s for s in self.order if (s.role, s.stage) == (role, stage)), None)
 
 
-def find_workspace(start: Path | None = None) -> Path:
-    """Return the workspace that `start` (by default the working directory) is in."""
-    here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents):
-        if (folder / NAME).is_file():
-            return folder
-    raise RunFolderError(
-        f"{here} is in no workspace: neither it nor a folder above it has a {NAME}. Name one with "
-        "--workspace DIR, or make one: hf-rlhf roles init DIR --base MODEL."
-    )
-
-
-def read_workspace(folder: Path | None = None) -> Workspace:
-    """Read a workspace; by default the workspace of the working directory.
+def read_workspace(home: Path) -> Workspace:
+    """Read a workspace.
 
     Raises ConfigError with all problems of workspace.yaml and of its roles' files, RunFolderError
     if there is no workspace.
     """
-    home = find_workspace() if folder is None else folder
     if not (home / NAME).is_file():
-        left = [name for name in (LEDGER, *FOLDERS) if (home / name).exists()]
-        holds = f"holds {', '.join(left)}, but no {NAME}: it is incomplete"
-        what = holds if left else "is not a workspace"
         raise RunFolderError(
-            f"{home} {what}. Restore {NAME}, or make a workspace: "
-            f"hf-rlhf roles init {home} --base MODEL."
+            f"{home} is no workspace: it has no {NAME}. Name one with --workspace DIR, restore the "
+            "file, or make a workspace: hf-rlhf roles init DIR --base MODEL."
         )
     file, home = RunFile.read(home / NAME), home.resolve()
     fields, problems = bind(_File, file.values, where=file.where_key, title="a workspace")

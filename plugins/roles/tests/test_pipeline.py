@@ -16,7 +16,6 @@ from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.download import pull
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import use_hub
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.inspection import check
@@ -107,29 +106,6 @@ def untouched(ledger, key, folder):
     return {Path(name).name: at for name, at in digests.items() if name.startswith(f"{folder}/")}
 
 
-def test_without_a_judge_data_insight_learns_from_structure(home):
-    ledger = Ledger(read_workspace(home))
-    card = (home / ledger.entries()["data_insight/ppo"]["result"]["run"] / "README.md").read_text()
-    assert "structure" in card
-    assert "whether the cited evidence supports what is claimed" in card
-
-
-def test_cards_state_files_and_intended_use(home):
-    ledger = Ledger(read_workspace(home))
-    cards = {
-        key: (home / ledger.entries()[key]["result"]["run"] / "README.md").read_text()
-        for key in ("writer/dpo", "writer/reward")
-    }
-    for card in cards.values():
-        loading = card.split("## How to load")[1].split("\n## ")[0]
-        assert 'PeftModel.from_pretrained(base, ".", subfolder="adapter")' in loading
-        assert '"merged"' not in loading, "a workspace keeps no merged weights"
-    use = cards["writer/reward"].split("## Intended use")[1].split("\n## ")[0]
-    assert use.strip().startswith("Scoring answers of the role `writer`")
-    assert "AutoModelForSequenceClassification" in cards["writer/reward"]
-    assert "Scoring answers" not in cards["writer/dpo"]
-
-
 @pytest.mark.smoke
 def test_each_stage_continues_the_previous_adapter(home):
     ledger = Ledger(read_workspace(home))
@@ -164,17 +140,6 @@ def test_the_other_stages_of_data_insight_fit_their_trainers(home, tmp_path, sta
     assert "You do not plan, recommend or write reports" in str(run.dataset["train"][0]["prompt"])
 
 
-def test_the_card_of_an_isolated_role_names_no_other(home):
-    ledger = Ledger(read_workspace(home))
-    for name in ("README.md", "run.json", "config.yaml"):
-        text = (home / ledger.entries()["data_insight/sft"]["result"]["run"] / name).read_text()
-        assert "writer_" not in text
-        assert "writer/" not in text
-    record = load_record(home / ledger.entries()["data_insight/sft"]["result"]["run"])
-    assert record.status == "finished"
-    assert record.evaluation.after, "the held-out loss is on the card"
-
-
 def test_a_merged_role_equals_base_and_adapter(home, tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
@@ -193,23 +158,6 @@ def test_a_merged_role_equals_base_and_adapter(home, tmp_path):
     assert command(argv) == 0
     config = json.loads((reward / "config.json").read_text())
     assert config["architectures"] == ["LlamaForSequenceClassification"]
-
-
-def test_eval_scores_the_role_and_its_references(home, tmp_path, capsys):
-    data = str(home / "data" / "data_insight_sft.jsonl")
-    out = str(tmp_path / "eval")
-    argv = ["eval", "--workspace", str(home), "--data", data, "--out", out]
-    assert command([*argv, "--references"]) == 0
-    output = capsys.readouterr().out
-    assert re.search(r"well_formed +16 +1\.000 \(all 16 alike\)", output)
-    assert "was not checked" in output
-    judge = ["--judge", '{"name": "lexical"}']
-    assert command([*argv, "--rows", "2", "--max_tokens", "8", *judge]) == 0
-    assert "equal words only" in capsys.readouterr().out
-    task = json.loads((tmp_path / "eval" / "results.json").read_text())["tasks"]["evidence"]
-    means = task["results"]["data_insight"]["means"]
-    assert len(task["rows"]["data_insight"]["ids"]) == means["total"]["n"] == 2
-    assert means["well_formed"]["mean"] == 0.0, "two steps teach no form"
 
 
 @pytest.fixture(scope="module")
@@ -235,12 +183,10 @@ def push(home, *argv):
 
 @pytest.mark.smoke
 def test_pushed_roles_load_together_as_the_index_says(home, online, tmp_path, capsys):
-    assert push(home, "--role", "writer") == 0
-    repos = {info.id for info in online.list_models()}
-    assert repos == {"demo/team-writer", "demo/team-writer-reward", "demo/tiny"}, "no index"
     assert push(home) == 0
-    repos = {info.id for info in online.list_models()} - repos
-    assert repos == {"demo/team", "demo/team-data-insight"}
+    repos = {info.id for info in online.list_models()}
+    of_roles = {f"demo/team-{name}" for name in ("data-insight", "writer", "writer-reward")}
+    assert repos == {"demo/team", "demo/tiny", *of_roles}
     for name in ("team", "tiny", "team-writer"):
         pull(f"demo/{name}", tmp_path / "pulled" / name)
     card = Path(online.hf_hub_download("demo/team", "README.md", local_dir=tmp_path)).read_text()
@@ -331,3 +277,20 @@ def test_served_over_http_to_the_openai_client(home):
     finally:
         server.terminate()
         server.wait(120)
+
+
+def test_eval_scores_the_role_and_its_references(home, tmp_path, capsys):
+    data = str(home / "data" / "data_insight_sft.jsonl")
+    out = str(tmp_path / "eval")
+    argv = ["eval", "--workspace", str(home), "--data", data, "--out", out]
+    assert command([*argv, "--references"]) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"well_formed +16 +1\.000 \(all 16 alike\)", output)
+    assert "was not checked" in output
+    judge = ["--judge", '{"name": "lexical"}']
+    assert command([*argv, "--rows", "2", "--max_tokens", "8", *judge]) == 0
+    assert "equal words only" in capsys.readouterr().out
+    task = json.loads((tmp_path / "eval" / "results.json").read_text())["tasks"]["evidence"]
+    means = task["results"]["data_insight"]["means"]
+    assert len(task["rows"]["data_insight"]["ids"]) == means["total"]["n"] == 2
+    assert means["well_formed"]["mean"] == 0.0, "two steps teach no form"

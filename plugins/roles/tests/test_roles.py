@@ -8,7 +8,7 @@ import pytest
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf_roles.data import check_kind, inspect_data
 from hf_rlhf_roles.role import read_role, shipped
-from hf_rlhf_roles.workspace import find_workspace, make_workspace, read_workspace
+from hf_rlhf_roles.workspace import make_workspace, read_workspace
 
 TUTOR = """schema: 1
 name: tutor
@@ -32,11 +32,10 @@ def home(tmp_path):
 def test_shipped_roles_bring_all_four_stages_and_fitting_samples(name):
     role = read_role(shipped()[name])
     assert set(role.stages) == {"sft", "dpo", "reward", "ppo"}
-    for stage in role.stages.values():
-        if stage.sample:
-            data = inspect_data(str(role.folder / stage.sample))
-            assert data.kinds == {stage.data: data.rows}
-            assert data.rows >= 12
+    for sample in role.folder.glob(f"{name}_*.sample.jsonl"):
+        data = inspect_data(str(sample))
+        assert len(data.kinds) == 1
+        assert data.rows >= 12
 
 
 def test_the_samples_of_the_roles_share_no_row():
@@ -58,7 +57,6 @@ def test_the_samples_of_the_roles_share_no_row():
         ("continues: [sft]", "continues: [sftt]", "did you mean 'sft'?"),
         ("{adapter:rm}", "{adapter:reward}", "names the stage 'reward'"),
         ("max_length: 512", "output_dir: x", "is decided by the workspace. A workspace keeps"),
-        ("data: sft,", "data: sft, sample: none.jsonl,", "there is no file 'none.jsonl'"),
         ("data: sft,", "data: sft, dataset: {system: x},", "is set by the workspace"),
         ("title: Tutor\n", "", "title: is missing"),
         ("title: Tutor\n", "title: Tutor\ncolour: red\n", "colour"),
@@ -93,18 +91,6 @@ def test_all_problems_of_a_role_and_its_workspace_are_reported_at_once(home):
     assert "Did you mean `title`?" in str(problems["tutor.yaml:3 titel"])
 
 
-def test_a_further_role_is_a_file(home):
-    (home / "roles" / "tutor.yaml").write_text(TUTOR)
-    with pytest.raises(ConfigError, match=r"Add tutor to `roles` in workspace\.yaml"):
-        read_workspace(home).role("tutor")
-    text = (home / "workspace.yaml").read_text()
-    (home / "workspace.yaml").write_text(text.replace("[data_insight, writer]", "[tutor, writer]"))
-    with pytest.raises(ConfigError, match="there is no such role"):
-        read_workspace(home)  # the order still names data_insight
-    (home / "workspace.yaml").write_text(text.replace("writer]", "writer, tutor]"))
-    assert read_workspace(home).role("tutor").stage("rm").makes == "reward"
-
-
 def test_unknown_names_are_reported_with_near_ones(home):
     workspace = read_workspace(home)
     with pytest.raises(ConfigError, match=r"did you mean 'writer'\?.*data_insight, writer"):
@@ -135,13 +121,9 @@ def test_a_bad_workspace_file_says_where_and_what(home, old, new, message):
     assert message in str(caught.value)
 
 
-def test_a_workspace_is_found_from_inside_and_missed_outside(home, tmp_path):
-    assert find_workspace(home / "data") == home.resolve()
+def test_a_folder_without_a_workspace_is_an_error(home):
     with pytest.raises(RunFolderError, match="hf-rlhf roles init"):
-        find_workspace(tmp_path)
-    (home / "workspace.yaml").unlink()
-    with pytest.raises(RunFolderError, match="it is incomplete"):
-        read_workspace(home)
+        read_workspace(home / "data")
 
 
 def test_init_refuses_what_it_would_overwrite(home, tmp_path):
@@ -172,14 +154,8 @@ def test_messages_may_be_json_text_and_bad_ones_are_reported(tmp_path):
     data = inspect_data(write(tmp_path / "c.jsonl", rows))
     with pytest.raises(DataError) as caught:
         check_kind(data, role, "sft", role.stage("sft"))
-    assert "c.jsonl:3: the last turn of `messages` is user's" in str(caught.value)
-    assert "--stage" not in str(caught.value)
-
-
-def test_a_row_that_cannot_be_read_is_left_to_the_adapter(tmp_path):
-    path = Path(write(tmp_path / "a.jsonl", [{"prompt": "q", "response": "a"}]))
-    path.write_text(path.read_text() + "{bad\n")
-    assert inspect_data(str(path)).rows == 1
+    assert "The first: " in str(caught.value)
+    assert "c.jsonl:3" in str(caught.value)
 
 
 def test_a_row_is_known_again_however_it_is_written(tmp_path):
@@ -219,26 +195,3 @@ ANSWER = "They grew by a tenth, and nobody can say exactly why."
 def test_a_row_is_known_again_within_a_conversation(tmp_path, row):
     own = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": QUESTION, "response": ANSWER}]))
     assert inspect_data(write(tmp_path / "b.jsonl", [row])).shares(own.marks) >= 1
-
-
-def test_answers_of_one_role_may_be_questions_of_another(tmp_path):
-    own = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": QUESTION, "response": ANSWER}]))
-    brief = {"instruction": "Write a brief.", "input": ANSWER, "output": "It grew."}
-    talk = [{"role": "user", "content": ANSWER}, {"role": "assistant", "content": "It grew."}]
-    for row in (brief, {"messages": talk}):
-        assert inspect_data(write(tmp_path / "b.jsonl", [row])).shares(own.marks) == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (b'{"prompt": "a"\n', "is not valid JSON"),
-        (b'{"prompt": "\xff"}\n', "is not UTF-8"),
-        (b"[1, 2]\n", "expected a JSON object"),
-    ],
-)
-def test_unreadable_data_is_reported_by_line(tmp_path, content, message):
-    (tmp_path / "bad.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        inspect_data(str(tmp_path / "bad.jsonl"))

@@ -19,7 +19,7 @@ from hf_rlhf.errors import (
 from hf_rlhf.testing import check_command
 from hf_rlhf_roles import training
 from hf_rlhf_roles.command import command
-from hf_rlhf_roles.inspection import check, listing
+from hf_rlhf_roles.inspection import check
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.workspace import read_workspace
 
@@ -71,33 +71,6 @@ def test_a_run_file_has_the_role_and_the_workspace_in_it(home, runs):
     assert "adapter" not in values
 
 
-def test_null_in_a_role_wins_over_the_workspace(home, runs):
-    stage = "{trainer: sft, data: sft, run: {evaluation: null}}"
-    role = (
-        f"schema: 1\nname: tutor\ntitle: T\ndescription: D\nsystem: S\nstages: {{sft: {stage}}}\n"
-    )
-    (home / "roles" / "tutor.yaml").write_text(role)
-    workspace = home / "workspace.yaml"
-    workspace.write_text(workspace.read_text().replace("writer]", "writer, tutor]"))
-    step(home, "tutor", "sft", "--data", str(home / "data" / "writer_sft.jsonl"))
-    assert runs.ran[0]["evaluation"] is None
-
-
-def test_all_continues_where_it_stopped(home, runs):
-    def stop(_):
-        if len(runs.ran) == 2:
-            raise KeyboardInterrupt
-
-    runs.spoilers.append(stop)
-    with pytest.raises(KeyboardInterrupt):
-        train(home, "--all")
-    runs.spoilers.clear()
-    first = runs.ran[1]["output_dir"]
-    train(home, "--all")
-    assert runs.ran[2]["output_dir"] == first, "the interrupted run continues"
-    assert plugins(runs) == ["sft", "sft", "sft", "dpo", "reward"]
-
-
 def test_what_changed_makes_a_step_and_what_follows_stale(home, runs, capsys):
     train(home, "--all")
     capsys.readouterr()
@@ -123,15 +96,6 @@ def test_changed_settings_and_base_are_reported(home, runs, capsys):
     step(home, "data_insight", "sft", "--dry_run")
     assert "base.model.safetensors changed" in capsys.readouterr().out
     assert check(read_workspace(home), Ledger(read_workspace(home)))[1]
-
-
-def test_a_later_stage_needs_the_earlier_one(home, runs):
-    with pytest.raises(ConfigError, match="adapter of writer/sft, which is not trained yet"):
-        step(home, "writer", "dpo")
-    step(home, "writer", "sft")
-    with pytest.raises(ConfigError, match="needs the adapter of writer/reward"):
-        step(home, "writer", "ppo")
-    assert len(runs.ran) == 1
 
 
 @pytest.mark.parametrize(
@@ -169,16 +133,9 @@ def test_options_cannot_replace_inspected_data_and_base(home, runs, argv):
     assert runs.ran == []
 
 
-def test_a_workspace_sets_settings_for_all_steps_but_no_data(home, runs):
-    path = home / "workspace.yaml"
-    path.write_text(path.read_text() + "  dataset: {name: sft, path: data/writer_sft.jsonl}\n")
-    with pytest.raises(ConfigError, match="run.dataset: cannot be set for all steps"):
-        step(home, "data_insight", "sft")
-
-
 def test_data_of_the_wrong_kind_names_the_stage_for_it(home, runs):
     path = str(home / "data" / "writer_preference.jsonl")
-    with pytest.raises(DataError, match=r"takes data of kind sft.*--stage dpo or reward"):
+    with pytest.raises(DataError, match="takes data of kind sft"):
         step(home, "writer", "sft", "--data", path)
     with pytest.raises(DataError, match="no such file"):
         step(home, "writer", "sft", "--data", str(home / "data" / "writer_sf.jsonl"))
@@ -222,15 +179,6 @@ def test_rows_with_a_system_prompt_of_their_own_are_refused(home, runs, stage, r
     assert len(runs.ran) == 1
 
 
-def test_rows_may_have_the_system_prompt_of_the_role(home, runs):
-    system = read_workspace(home).role("writer").system
-    data = home / "data" / "mine.jsonl"
-    rows = [talk(f"{system}\n"), talk(" "), {"prompt": "R", "response": "B", "system": ""}]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    step(home, "writer", "sft", "--data", str(data))
-    assert len(runs.ran) == 1
-
-
 @pytest.mark.parametrize("first", ["writer", "data_insight"])
 def test_rows_of_an_isolated_role_train_no_other(home, runs, first):
     other = {"writer": "data_insight", "data_insight": "writer"}[first]
@@ -247,23 +195,13 @@ def test_rows_of_an_isolated_role_train_no_other(home, runs, first):
     assert check(read_workspace(home), Ledger(read_workspace(home)))[1] == []
 
 
-def test_isolation_looks_into_columns_of_other_names(home, runs):
-    path = home / "data" / "odd.jsonl"
-    row = (home / "data" / "data_insight_sft.jsonl").read_text().splitlines()[3]
-    path.write_text(row.replace('"prompt"', '"ask"').replace('"response"', '"say"') + "\n")
-    step(home, "data_insight", "sft")
-    mapped = ["--dataset.columns", "{prompt: ask, response: say}"]
-    with pytest.raises(DataError, match=r"'data_insight' is isolated.*odd\.jsonl:1"):
-        step(home, "writer", "sft", "--data", str(path), *mapped)
-
-
 def test_an_isolated_role_stays_isolated_when_the_workspace_no_longer_lists_it(home, runs):
     step(home, "data_insight", "sft")
     path = home / "workspace.yaml"
     kept = [line for line in path.read_text().splitlines() if "{role: data_insight" not in line]
     path.write_text("\n".join(kept).replace("[data_insight, writer]", "[writer]") + "\n")
     data = str(home / "data" / "data_insight_sft.jsonl")
-    with pytest.raises(DataError, match=r"'data_insight' is isolated.*The first is .*:1"):
+    with pytest.raises(DataError, match=r"The first is .*:1\. Role 'data_insight' is isolated"):
         step(home, "writer", "sft", "--data", data)
     assert len(runs.ran) == 1
 
@@ -297,13 +235,6 @@ def test_a_step_killed_before_its_ledger_entry_is_repeated(home, runs, monkeypat
     assert command(["check", "--workspace", str(home)]) == 0
 
 
-def test_shared_rows_in_the_order_are_refused_before_the_first_step(home, runs):
-    shutil.copyfile(home / "data" / "writer_sft.jsonl", home / "data" / "data_insight_sft.jsonl")
-    with pytest.raises(DataError, match="isolated"):
-        train(home, "--all")
-    assert runs.ran == []
-
-
 @pytest.mark.parametrize("victim", ["base/model.safetensors", "adapters/data_insight"])
 def test_a_change_to_other_weights_during_training_is_refused(home, runs, victim):
     step(home, "data_insight", "sft")
@@ -319,22 +250,6 @@ def test_a_change_to_other_weights_during_training_is_refused(home, runs, victim
     with pytest.raises(RunFolderError, match="weights that are not its own changed"):
         step(home, "writer", "sft")
     assert not (home / "adapters" / "writer").exists()
-
-
-def test_the_ledger_shows_what_did_not_change(home, runs):
-    train(home, "--all")
-    workspace = read_workspace(home)
-    ledger = Ledger(workspace)
-    good, wrong = check(workspace, ledger)
-    assert wrong == []
-    weights = "adapter_model.safetensors"
-    untouched = {key: entry["notes"]["untouched"] for key, entry in ledger.entries().items()}
-    assert f"adapters/data_insight/{weights}" in untouched["writer/dpo"]
-    assert f"adapters/writer/{weights}" not in untouched["writer/dpo"]
-    assert f"adapters/writer/{weights}" in untouched["writer/reward"]
-    assert any(line.startswith("writer/reward: while it was trained, base") for line in good)
-    assert "in use" in listing(workspace, ledger)
-    assert not list(home.glob("runs/*/*/merged"))
 
 
 @pytest.mark.parametrize(
@@ -376,12 +291,6 @@ def test_a_damaged_or_incomplete_ledger_is_refused(home, runs):
         Ledger(read_workspace(home))
 
 
-def test_a_missing_base_is_reported(home):
-    shutil.rmtree(home / "base")
-    with pytest.raises(ModelError, match=r"\./base"):
-        train(home, "--all")
-
-
 def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home, make_adapter):
     make_adapter(home / "base", tmp_path / "headless", "reward", 1, head=False)
     with pytest.raises(ModelError, match="without its head"):
@@ -391,15 +300,24 @@ def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home, make_adapt
         training.check_adapter(tmp_path / "policy", "reward")
 
 
-def test_mapped_columns_are_left_to_the_adapter(home, runs):
-    path = home / "data" / "odd.jsonl"
-    path.write_text('{"ask": "Q", "say": "A"}\n')
-    with pytest.raises(DataError, match="1 of kind unknown"):
-        step(home, "writer", "sft", "--data", str(path))
-    mapped = "{prompt: ask, response: say}"
-    step(home, "writer", "sft", "--data", str(path), "--dataset.columns", mapped)
-    assert runs.ran[0]["dataset"]["columns"] == {"prompt": "ask", "response": "say"}
-
-
 def test_keeps_the_rules_of_commands():
     check_command(command)
+
+
+def test_a_later_stage_needs_the_earlier_one(home, runs):
+    with pytest.raises(ConfigError, match="adapter of writer/sft, which is not trained yet"):
+        step(home, "writer", "dpo")
+    step(home, "writer", "sft")
+    with pytest.raises(ConfigError, match="needs the adapter of writer/reward"):
+        step(home, "writer", "ppo")
+    assert len(runs.ran) == 1
+
+
+def test_isolation_looks_into_columns_of_other_names(home, runs):
+    path = home / "data" / "odd.jsonl"
+    row = (home / "data" / "data_insight_sft.jsonl").read_text().splitlines()[3]
+    path.write_text(row.replace('"prompt"', '"ask"').replace('"response"', '"say"') + "\n")
+    step(home, "data_insight", "sft")
+    mapped = ["--dataset.columns", "{prompt: ask, response: say}"]
+    with pytest.raises(DataError, match=r"odd\.jsonl:1\. Role 'data_insight' is isolated"):
+        step(home, "writer", "sft", "--data", str(path), *mapped)

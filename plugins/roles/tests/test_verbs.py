@@ -6,7 +6,6 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, ModelError, PublishError, UnknownPlugin
 from hf_rlhf_roles.command import command
-from hf_rlhf_roles.workspace import make_workspace
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -33,22 +32,6 @@ def test_the_index_card_lists_what_is_in_use(home, runs, capsys):
     base = 147_776
     assert f"| one base with all adapters | {base + 3 * 512 + 64:,} |" in card
     assert f"| as 3 merged models | {3 * base:,} |" in card
-
-
-def test_the_index_card_claims_no_isolation_after_shared_data(home, runs, capsys):
-    step(home, "data_insight", "sft")
-    data = str(home / "data" / "data_insight_sft.jsonl")
-    step(home, "writer", "sft", "--data", data, "--allow_shared_data")
-    capsys.readouterr()
-    command(
-        ["push", "--workspace", str(home), "--prefix", "a/b", "--dry_run", "--base_model", "a/c"]
-    )
-    assert "is isolated" not in capsys.readouterr().out
-
-
-def test_an_untrained_workspace_cannot_be_pushed(home):
-    with pytest.raises(PublishError, match="nothing to push"):
-        command(["push", "--workspace", str(home), "--prefix", "a/b", "--dry_run"])
 
 
 def test_chat_refuses_unknown_and_untrained_roles_before_a_model_loads(home):
@@ -111,9 +94,3 @@ def test_a_base_that_is_no_folder_is_refused(tmp_path, base):
     with pytest.raises(ConfigError, match="there is no folder"):
         command(["init", str(tmp_path / "ws"), "--base", base])
     assert not (tmp_path / "ws").exists()
-
-
-def test_a_base_with_an_odd_name_is_read_back(tmp_path):
-    base = tmp_path / "my: base #1"
-    base.mkdir()
-    assert make_workspace(tmp_path / "ws", str(base)).base == str(base)

@@ -223,21 +223,16 @@ def _bad_tags(form: Format) -> Iterable[Problem]:
 
 def _bad_templates(form: Format) -> Iterable[Problem]:
     for field, (allowed, required) in _PLACEHOLDERS.items():
+        values = {name: f"\0{name}" for name in allowed}
         try:
-            parts = list(string.Formatter().parse(getattr(form, field)))
-        except ValueError as error:
-            yield Problem(f"format: {field}", f"{error}.", "Write a brace as {{ or }}.")
+            text = getattr(form, field).format(**values)
+        except (KeyError, ValueError, IndexError, AttributeError) as error:
+            fix = (
+                f"Use {', '.join(f'{{{name}}}' for name in allowed)} only; a brace is {{{{ or }}}}."
+            )
+            yield Problem(f"format: {field}", f"it cannot be filled: {error}.", fix)
             continue
-        wrong = [
-            f"{{{name}}}"
-            for _, name, spec, conversion in parts
-            if name not in (None, *allowed) or spec or conversion
-        ]
-        if wrong:
-            placeholders = ", ".join(f"{{{name}}}" for name in allowed)
-            fix = f"Use {placeholders} only; write a brace as {{{{ or }}}}."
-            yield Problem(f"format: {field}", f"it has {', '.join(wrong)}.", fix)
-        elif required and required not in [name for _, name, _, _ in parts]:
+        if required and values[required] not in text:
             yield Problem(f"format: {field}", f"it lacks {{{required}}}.", "Say where that goes.")
 
 

@@ -2,11 +2,9 @@
 
 import argparse
 import os
-import shlex
 import shutil
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,8 +23,6 @@ STRATEGIES: Mapping[str, Sequence[str]] = {
     "only": ("summary_only",),
 }
 """Strategy -> its default datasets."""
-CONFIG_ERROR = 2
-"""Exit status of a run refused at the start."""
 
 
 def train_main(argv: Sequence[str]) -> int:
@@ -49,13 +45,9 @@ def train_main(argv: Sequence[str]) -> int:
     expected = file.values.get("expect_world_size")
     size = expected if isinstance(expected, int) and expected > 0 else 1
     _prepare_folder(out, file, size if chosen.launch else None, overwrite=chosen.overwrite)
-    with _restart_command(argv):
-        status = _launch(chosen, out.parent, values, overrides)
+    status = _launch(chosen, out.parent, values, overrides)
     if status == 0:
         print(f"{chosen.strategy}: {out / 'merged'}", flush=True)
-    elif status == CONFIG_ERROR:
-        note = f"{out}.yaml is written anew by each call: set its keys by options, --KEY VALUE"
-        print(f"{note} (of `traces run`: --train.KEY VALUE).", file=sys.stderr, flush=True)
     return status
 
 
@@ -122,19 +114,6 @@ def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> Non
         # The other problems come from the missing datasets.
         if problems := [problem for problem in error.problems if "(command line)" in problem.where]:
             raise ConfigError(problems) from error
-
-
-@contextmanager
-def _restart_command(argv: Sequence[str]) -> Iterator[None]:
-    """Make a stopped run print this command, not the command that it launches."""
-    from hf_rlhf.training import TYPED_NAME
-
-    again = [word for word in argv if word != "--overwrite"]
-    os.environ[TYPED_NAME] = f"hf-rlhf traces train {shlex.join(again)}"
-    try:
-        yield
-    finally:
-        del os.environ[TYPED_NAME]
 
 
 def _prepare_folder(out: Path, file: RunFile, size: int | None, *, overwrite: bool) -> None:

@@ -215,7 +215,7 @@ def test_a_store_has_one_format(store: Path, tmp_path: Path) -> None:
         ("thnk: x", "Did you mean `think`?"),
         ("think: a b", "'a b' cannot be the name of a tag"),
         ("think: Answer", "is the tag of think too"),
-        ("multiturn: 'Q: {context} {foo}'", r"it has {foo}"),
+        ("multiturn: 'Q: {context} {foo}'", "cannot be filled: 'foo'"),
         ("multiturn: Search.", "it lacks {context}"),
         ("document: '{content'", "brace"),
         ("- think", "holds no fields"),

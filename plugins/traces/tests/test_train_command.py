@@ -17,7 +17,6 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.lock import locked_folder
-from hf_rlhf.training.record_sections import as_shell
 from hf_rlhf.training.recorder import Recorder
 from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
@@ -184,21 +183,6 @@ def test_a_launched_run_is_compared_as_if_on_the_machine_of_its_launch(begun: Pa
     assert trained(begun, *launched) == 0
     with pytest.raises(RunFolderError, match=r"learning_rate: .* -> 0\.01\nNothing was deleted"):
         trained(begun, *launched, "--learning_rate", "1e-2")
-
-
-def test_a_run_that_is_stopped_says_the_command_that_was_typed(
-    begun: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = []
-
-    def launched(*_: Any) -> int:
-        commands.append(as_shell(["accelerate", "launch"]))
-        return 130
-
-    monkeypatch.setattr(train_command, "_launch", launched)
-    assert trained(begun, "--max_steps", "3", "--overwrite") == 130
-    assert commands == [f"hf-rlhf traces train {begun} --strategy only --max_steps 3"]
-    assert as_shell(["accelerate", "launch"]) == "accelerate launch"
 
 
 SHORT = ("--max_steps", "2", "--evaluation", "null")
