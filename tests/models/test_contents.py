@@ -71,17 +71,6 @@ def test_what_a_reward_writes_is_marked_and_the_rest_is_compared(folder):
     assert with_written(after, values) == after
 
 
-def test_of_a_folder_without_a_model_no_names_are_kept_and_little_is_read(folder, monkeypatch):
-    for number in range(100):
-        (folder / "rubrics" / f"{number}.wav").write_bytes(bytes(1000))
-    read = []
-    monkeypatch.setattr(module, "_WHOLE", 1000)
-    monkeypatch.setattr(module, "_PIECE", 10)
-    monkeypatch.setattr(module, "file_digest", lambda path: read.append(path) or "")
-    assert len(contents({"folder": "./rubrics"})["folder"]) == 64
-    assert [path.name for path in read] == ["one.yaml"]
-
-
 def test_of_models_on_the_hub_it_is_the_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     for branch, commit in (("main", OLD), ("dev", NEW)):

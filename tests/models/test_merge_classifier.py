@@ -1,7 +1,6 @@
 """A reward model's adapter brings its head: what is merged scores as peft's own merge does."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ TEXTS = ["One answer.", "Another one, which is longer", "?"]
 
 
 @pytest.fixture(scope="module", params=["llama_tied", "gpt2"])
-def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(request, tmp_path_factory):
     """A causal language model with a tokenizer: with tied embeddings, and with an `lm_head`."""
     folder = make_tiny_policy(tmp_path_factory.mktemp("seq") / request.param)
     if request.param == "gpt2":
@@ -36,7 +35,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-def adapted(base: Path, out: Path, labels: int = 1) -> None:
+def adapted(base, out, labels=1):
     """Save an adapter with a head, and the tokenizer, as a reward trainer does."""
     torch.manual_seed(1)
     model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=labels)
@@ -50,14 +49,14 @@ def adapted(base: Path, out: Path, labels: int = 1) -> None:
     AutoTokenizer.from_pretrained(base).save_pretrained(out)
 
 
-def scores(model: torch.nn.Module, folder: Path) -> torch.Tensor:
+def scores(model, folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model.config.pad_token_id = tokenizer.pad_token_id
     with torch.inference_mode():
         return model.eval()(**tokenizer(TEXTS, return_tensors="pt", padding=True)).logits
 
 
-def test_it_equals_peft(base: Path, tmp_path: Path) -> None:
+def test_it_equals_peft(base, tmp_path):
     labels = 1 if base.name == "gpt2" else 3
     adapted(base, tmp_path / "adapter", labels)
     merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
@@ -80,12 +79,12 @@ def test_it_equals_peft(base: Path, tmp_path: Path) -> None:
     assert not any("lm_head" in name for name in names)
 
 
-def test_one_process_of_a_zero3_run_merges_alone(base: Path, tmp_path: Path) -> None:
+def test_one_process_of_a_zero3_run_merges_alone(base, tmp_path):
     """transformers would build the classifier with all processes, of which only one is there."""
     from transformers.integrations import deepspeed
 
     class Stage3:
-        def is_zero3(self) -> bool:
+        def is_zero3(self):
             return True
 
     adapted(base, tmp_path / "adapter")
@@ -98,7 +97,7 @@ def test_one_process_of_a_zero3_run_merges_alone(base: Path, tmp_path: Path) -> 
         deepspeed.unset_hf_deepspeed_config()
 
 
-def test_a_classifier_that_is_trained_further_keeps_its_kind(base: Path, tmp_path: Path) -> None:
+def test_a_classifier_that_is_trained_further_keeps_its_kind(base, tmp_path):
     adapted(base, tmp_path / "first")
     merge_adapter(base, tmp_path / "first", tmp_path / "reward_model")
     adapted(tmp_path / "reward_model", tmp_path / "second")
@@ -111,7 +110,7 @@ def test_a_classifier_that_is_trained_further_keeps_its_kind(base: Path, tmp_pat
     )
 
 
-def test_without_its_head_it_is_neither_merged_nor_published(base: Path, tmp_path: Path) -> None:
+def test_without_its_head_it_is_neither_merged_nor_published(base, tmp_path):
     adapted(base, tmp_path / "adapter")
     file = tmp_path / "adapter" / "adapter_model.safetensors"
     tensors = {name: value for name, value in load_file(file).items() if "score" not in name}

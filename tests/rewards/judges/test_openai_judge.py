@@ -128,22 +128,12 @@ def test_what_will_not_heal_is_raised_at_once(fault, words):
     assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"content": None, "reasoning_content": '{"score": 2}'},
-        {"content": [{"type": "thinking", "thinking": '{"score": 2}'}]},
-        {"content": [{"type": "reasoning", "text": '{"score": 2}'}]},
-        {"content": '<think>It is met.\n{"score": 2}'},
-        {"reasoning_details": [{"text": '{"score": 2}'}], "content": None},
-    ],
-)
-def test_a_thought_is_never_a_verdict(message):
-    body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
-    with ScriptedServer(always=Reply(body=body)) as server:
-        verdict = ask(judge_of(server))[0]
-    assert verdict.score is None
-    assert verdict.reason.startswith("The judge's reply was not a verdict: ")
+THOUGHTS = [
+    {"content": None, "reasoning_content": '{"score": 2}'},
+    {"content": [{"type": "thinking", "thinking": '{"score": 2}'}]},
+    {"content": [{"type": "reasoning", "text": '{"score": 2}'}]},
+    {"content": '<think>It is met.\n{"score": 2}'},
+]
 
 
 @pytest.mark.parametrize(
@@ -152,6 +142,7 @@ def test_a_thought_is_never_a_verdict(message):
         ("[" * 100_000 + "]" * 100_000, None),
         ('{"choices": [{"message": {"content": "x"}}], "usage": [1]}', None),
         ('{"choices": [{"message": "x"}]}', None),
+        *(('{"choices": [{"message": ' + json.dumps(each) + "}]}", None) for each in THOUGHTS),
         *(
             (
                 '{"choices": [{"message": {"content": "{\\"score\\": 2}"}}], "usage": '
@@ -163,7 +154,7 @@ def test_a_thought_is_never_a_verdict(message):
     ],
     ids=lambda value: str(value)[-30:],
 )
-def test_a_hostile_body_is_a_void_verdict_or_costs_nothing(body, score):
+def test_a_thought_or_a_hostile_body_is_no_verdict_and_costs_nothing(body, score):
     with ScriptedServer(always=Reply(body=body.encode())) as server:
         judge = judge_of(server, retries=1, price_per_million_input=1.5)
         assert ask(judge)[0].score == score
@@ -194,14 +185,11 @@ def test_a_cut_reply_gets_twice_the_room_and_is_no_verdict_even_if_one_can_be_re
     assert "cut off at max_tokens" in verdict.reason
 
 
-def test_ping_costs_a_token_and_names_what_answered():
+@pytest.mark.parametrize("fault", ["empty body", "hang"])
+def test_ping_costs_a_token_and_names_address_cause_and_cure(fault):
     with ScriptedServer(always="prose") as server:
         assert "scripted at http://127.0.0.1" in asyncio.run(judge_of(server).ping())
         assert server.requests[0].body["max_tokens"] == 1
-
-
-@pytest.mark.parametrize("fault", ["empty body", "hang"])
-def test_ping_names_address_cause_and_cure(fault):
     with (
         ScriptedServer(always=fault) as server,
         pytest.raises(JudgeError, match="127.0.0.1.*gave no answer.*base_url right"),
@@ -237,15 +225,6 @@ def test_the_key_is_sent_and_appears_nowhere(monkeypatch, tmp_path):
     raw = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert SECRET not in "".join([*texts, str(caught.value)])
     assert SECRET.encode() not in raw + pickle.dumps(judge)
-
-
-def test_a_pickled_judge_works():
-    with ScriptedServer() as server:
-        judge = judge_of(server, seed=3)
-        ask(judge)
-        copy = pickle.loads(pickle.dumps(judge))
-        assert copy == judge
-        assert scores(copy) == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -151,14 +151,6 @@ def test_what_will_not_heal_raises_at_once():
         assert len(server.requests) == 1
 
 
-def test_what_takes_the_texts_may_stop_the_call():
-    def full(index, said):
-        raise OSError("no space left")
-
-    with ScriptedServer(echo) as server, pytest.raises(OSError, match="no space left"):
-        write(writer_of(server), "a", "b", on_reply=full)
-
-
 def test_what_cannot_be_encoded_is_sent_and_kept():
     body = b'{"choices": [{"message": {"content": "half \\ud800"}}]}'
     with ScriptedServer(always=Reply(body=body)) as server:
