@@ -20,9 +20,8 @@ from hf_rlhf.errors import ConfigError, Problem, did_you_mean, first_line
 from hf_rlhf.evaluation.completions import SavedValues
 from hf_rlhf.evaluation.report import Metric
 from hf_rlhf.evaluation.results import Evaluation
-from hf_rlhf.evaluation.saved_models import SavedModel
 from hf_rlhf.evaluation.statistics import Interval
-from hf_rlhf.evaluation.task import Answers, Candidate, Pass, Task
+from hf_rlhf.evaluation.task import Answers, Candidate, Pass, Task, fill
 from hf_rlhf.models.locate import is_hub_id
 from hf_rlhf.scores import Score
 from hf_rlhf.steps.digests import digest
@@ -154,13 +153,12 @@ class Benchmark:
 
 def measure_benchmarks(
     benchmarks: Sequence[Benchmark],
-    saved: SavedModel,
+    model: Candidate,
     tokenizer: Any,
     folder: Path,
     *,
     batch_size: int,
     device: Any,
-    loading: Mapping[str, Any],
 ) -> list[Evaluation]:
     """Return the scores of a saved model. Each process computes its share; all must call this.
 
@@ -168,20 +166,18 @@ def measure_benchmarks(
     """
     from accelerate import PartialState
 
-    todo = {}
+    passes = []
     for benchmark in benchmarks:
-        key = digest({**saved.identity, **benchmark.identity(), "loading": repr(loading)})
+        loading = repr(dict(model.loading))
+        key = digest({**model.saved.identity, **benchmark.identity(), "loading": loading})
         values = benchmark.values(folder / f"{benchmark.name.replace('/', '-')}-{key}")
-        todo[benchmark] = values
-    state = PartialState()
-    if any(values.missing() for values in todo.values()):
-        state.wait_for_everyone()  # no process saves before all know the missing rows
-        with saved.load(device, **loading) as model:
-            for benchmark, values in todo.items():
-                values.fill(partial(benchmark.score, tokenizer, batch_size, model))
-            del model
-        state.wait_for_everyone()
-    return [benchmark.evaluation(values) for benchmark, values in todo.items()]
+        passes.append(Pass(model, values, partial(benchmark.score, tokenizer, batch_size)))
+    fill(model, device, passes)
+    PartialState().wait_for_everyone()
+    return [
+        benchmark.evaluation(each.values)
+        for benchmark, each in zip(benchmarks, passes, strict=True)
+    ]
 
 
 class BenchmarkTask(Task):

@@ -108,6 +108,7 @@ def _benchmarks(
     run: "Run", stage: str, model: str | Path, model_kwargs: Mapping[str, Any], say: Say
 ) -> Sequence[Evaluation]:
     from hf_rlhf.evaluation.benchmarks import find_benchmarks, measure_benchmarks
+    from hf_rlhf.evaluation.task import Candidate
 
     spec = run.spec.evaluation
     assert spec is not None
@@ -117,10 +118,10 @@ def _benchmarks(
     loading = dict(model_kwargs)
     saved = SavedModel(str(model), str(model), revision=loading.pop("revision", None))
     return measure_benchmarks(
-        *(benchmarks, saved, run.tokenizer, run.folder / "evaluation"),
+        *(benchmarks, Candidate(stage, saved, loading=loading), run.tokenizer),
+        run.folder / "evaluation",
         batch_size=spec.batch_size,
         device=run.training.device,
-        loading=loading,
     )
 
 

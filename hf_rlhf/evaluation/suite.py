@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from hf_rlhf.evaluation.plot import draw
 from hf_rlhf.evaluation.report import PICTURE, markdown, print_results, record_results, verdicts
 from hf_rlhf.evaluation.results import Evaluation, seed_means
 from hf_rlhf.evaluation.statistics import FEW, RESAMPLES, Interval
-from hf_rlhf.evaluation.task import Answers, Candidate, Pass, Task
+from hf_rlhf.evaluation.task import Answers, Candidate, Task, fill
 from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
 from hf_rlhf.storage.lock import locked_folder
@@ -166,11 +165,11 @@ class Suite:
         for model in self.models:
             completions = [each for each in answers if each.model is model]
             of_them = [work for source, work in passes if source is model is work.model]
-            _fill(model, state, completions, of_them)
+            fill(model, state.device, of_them, completions)
         state.wait_for_everyone()
         for model in self.models:
             of_others = [work for source, work in passes if source is not model is work.model]
-            _fill(model, state, [], of_others)
+            fill(model, state.device, of_others)
 
     def _write(
         self, scored: Mapping[str, Mapping[str, Evaluation]], command: Sequence[str]
@@ -259,30 +258,6 @@ class Suite:
                 f"Results are of {count} {self.unit} only: with fewer than {FEW} the intervals are "
                 "narrower than they should be."
             )
-
-
-def _fill(model: Candidate, state: Any, answers: Sequence[Answers], passes: Sequence[Pass]) -> None:
-    """Load a model if any of its values are missing, and compute them."""
-    from tqdm import tqdm
-
-    answers = [each for each in answers if each.completions.missing()]
-    passes = [each for each in passes if each.values.missing()]
-    if not answers and not passes:
-        return
-    with model.load(state.device) as loaded:
-        for each in answers:
-            total, missing = len(each.completions.prompts), len(each.completions.missing())
-            with tqdm(
-                desc=f"{model.label}: {each.task.name}",
-                unit=" completions",
-                total=total,
-                initial=total - missing,
-                disable=not state.is_main_process,
-            ) as bar:
-                each.completions.generate(loaded, bar.update)
-        for work in passes:
-            work.values.fill(partial(work.compute, loaded))
-        del loaded
 
 
 def _columns(evaluation: Evaluation) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +239,33 @@ class Pass:
     values: SavedValues
     compute: Callable[[Any, Sequence[str]], Sequence[Any]]
     """(loaded model, ids) -> values."""
+
+
+def fill(
+    model: Candidate, device: Any, passes: Sequence[Pass], answers: Sequence[Answers] = ()
+) -> None:
+    """Load a model if any of its values or completions are missing, and compute them."""
+    from accelerate import PartialState
+    from tqdm import tqdm
+
+    answers = [each for each in answers if each.completions.missing()]
+    passes = [each for each in passes if each.values.missing()]
+    if not answers and not passes:
+        return
+    with model.load(device) as loaded:
+        for each in answers:
+            total, missing = len(each.completions.prompts), len(each.completions.missing())
+            with tqdm(
+                desc=f"{model.label}: {each.task.name}",
+                unit=" completions",
+                total=total,
+                initial=total - missing,
+                disable=not PartialState().is_main_process,
+            ) as bar:
+                each.completions.generate(loaded, bar.update)
+        for work in passes:
+            work.values.fill(partial(work.compute, loaded))
+        del loaded
 
 
 def _name_of(source: str) -> str:

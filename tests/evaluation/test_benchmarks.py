@@ -8,7 +8,7 @@ import pytest
 from hf_rlhf.config import RunFile
 from hf_rlhf.config.schema import BenchmarkSpec
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.evaluation import benchmarks
+from hf_rlhf.evaluation import Candidate, benchmarks
 from hf_rlhf.evaluation.benchmarks import find_benchmarks, measure_benchmarks
 from hf_rlhf.evaluation.saved_models import SavedModel, find_saved
 
@@ -157,11 +157,11 @@ def test_saved_rows_are_not_measured_again(task, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmarks, "_BATCH", 8)
     (benchmark,), _ = find_benchmarks([BenchmarkSpec(task, limit=20)])
     saved = find_saved(MODEL)
-    settings = {"batch_size": 8, "device": "cpu", "loading": {"dtype": "float32"}}
 
-    def measure():
-        tokenizer = saved.tokenizer()
-        return measure_benchmarks([benchmark], saved, tokenizer, tmp_path, **settings)[0]
+    def measure(dtype="float32"):
+        candidate = Candidate("m", saved, loading={"dtype": dtype})
+        arguments = ([benchmark], candidate, saved.tokenizer(), tmp_path)
+        return measure_benchmarks(*arguments, batch_size=8, device="cpu")[0]
 
     first = measure()
     (file,) = tmp_path.rglob("*.jsonl")
@@ -171,9 +171,8 @@ def test_saved_rows_are_not_measured_again(task, tmp_path, monkeypatch):
     assert measure() == first
     monkeypatch.setattr(SavedModel, "load", None)
     assert measure() == first
-    settings["loading"] = {"dtype": "bfloat16"}
     with pytest.raises(TypeError):  # another model is loaded
-        measure()
+        measure("bfloat16")
 
 
 @pytest.mark.slow
