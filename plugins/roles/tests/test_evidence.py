@@ -15,7 +15,7 @@ from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.testing import ScriptedJudge, check_reward
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
 from hf_rlhf_roles.figures import disagreements, wrong_date
-from hf_rlhf_roles.insights import evidence_of, parse_answer, repeats, words_of
+from hf_rlhf_roles.insights import evidence_of
 
 PROMPT = """Question: How did the mill do?
 
@@ -168,20 +168,6 @@ def test_figures_years_and_signs_that_agree(claim, passages):
     assert not wrong_date(claim, passages)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Both years had 12 people. [E2]",  # other evidence than the insight before it
-        "Output rose by 50 tonnes from 2024 to 2025. [E1]",  # a figure of its own, derived
-        "The mill stands still by night. [E1]",
-    ],
-)
-def test_another_insight_is_no_repetition(text):
-    first = "- In 2024 and 2025 the mill had 12 people. [E1]\n"
-    one, other = parse_answer(answer(f"{first}- {text}")).insights
-    assert not repeats(other, one)
-
-
 def test_a_reference_that_adds_nothing_costs():
     text = answer(INSIGHTS.replace("[E1]", "[E1][E3]"))
     assert score(text)["insights"] == pytest.approx(0.75)
@@ -253,19 +239,6 @@ def test_structure_pays_honest_answers_and_says_what_it_does_not_check():
 def sample(name):
     path = files("hf_rlhf_roles") / "roles" / f"{name}.sample.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-@pytest.mark.parametrize(
-    ("name", "column"), [("writer_sft", "response"), ("writer_preference", "chosen")]
-)
-def test_the_writers_samples_say_what_their_evidence_says_at_the_length_asked_for(name, column):
-    for row in sample(name):
-        prompt, text = row["prompt"], row[column]
-        assert disagreements(text, [prompt]) == []
-        assert set(re.findall(r"\[E\d\]", text)) <= set(re.findall(r"\[E\d\]", prompt))
-        if asked := re.search(r"about (\d+) words", prompt):
-            words = len(words_of(re.sub(r"\[E\d\]", "", text)))
-            assert abs(words - int(asked[1])) <= 5, (prompt, words)
 
 
 TEXTS = st.text(st.sampled_from("[]E123.,%-:\n <>") | st.characters(codec="utf-8"), max_size=200)

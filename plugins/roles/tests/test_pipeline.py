@@ -5,27 +5,21 @@ import re
 import subprocess
 import sys
 import time
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.download import pull
-from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing.hubs import use_hub
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.inspection import check
 from hf_rlhf_roles.ledger import Ledger
-from hf_rlhf_roles.plan import Planner
 from hf_rlhf_roles.server import load_roles
-from hf_rlhf_roles.workspace import Step, read_workspace
+from hf_rlhf_roles.workspace import read_workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-HELLO = [{"role": "user", "content": "Hello."}]
 
 
 SMALLEST = "  max_steps: 1\n  evaluation: {rows: 2, max_new_tokens: 4}\n"
@@ -119,27 +113,6 @@ def test_each_stage_continues_the_previous_adapter(home):
     assert len({outputs(ledger, key)["adapter_model.safetensors"] for key in keys}) == 5
 
 
-@pytest.mark.parametrize("stage", ["dpo", "reward"])
-def test_the_other_stages_of_data_insight_fit_their_trainers(home, tmp_path, stage):
-    """Their run files pass all checks that come before weights load."""
-    rows = map(json.loads, (home / "data" / "data_insight_sft.jsonl").read_text().splitlines())
-    pairs = [
-        {"prompt": row["prompt"], "chosen": row["response"], "rejected": row["response"][:90]}
-        for row in rows
-    ]
-    data = tmp_path / "pairs.jsonl"
-    data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    workspace = read_workspace(home)
-    planner = Planner(workspace, Ledger(workspace))
-    (planned,) = planner.plan([Step("data_insight", stage, str(data))])
-    assert planned.start == "sft"
-    with workspace.inside():
-        values = {**planner.filled(planned), "output_dir": str(tmp_path / "run")}
-        run = resolve_run(RunFile.from_mapping(values))
-    assert sum(split.num_rows for split in run.dataset.values()) == len(pairs)
-    assert "You do not plan, recommend or write reports" in str(run.dataset["train"][0]["prompt"])
-
-
 def test_a_merged_role_equals_base_and_adapter(home, tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
@@ -231,52 +204,6 @@ print(sorted(model.peft_config), model.active_adapter)
     ):
         push(home)
     assert push(home, "--overwrite") == 0
-
-
-def test_served_over_http_to_the_openai_client(home):
-    from openai import OpenAI
-
-    serve = ["roles", "serve", "--workspace", str(home), "--port", "0"]
-    server = hf_rlhf(*serve, stdout=subprocess.PIPE, text=True)
-    try:
-        # It says so just before it takes requests.
-        url = re.match(r"(http://127\.0\.0\.1:\d+)/v1 serves", server.stdout.readline())[1]
-
-        def is_up():
-            try:
-                return urllib.request.urlopen(f"{url}/v1/models", timeout=2)
-            except OSError:
-                return False
-
-        wait_for(is_up, server)
-        client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        assert [model.id for model in client.models.list()] == ["data_insight", "writer"]
-        workspace, alone = read_workspace(home), {}
-        with ExitStack() as stack:
-            chat = load_roles(stack, workspace, [])
-            for role in chat.adapters:
-                talk = [{"role": "system", "content": workspace.role(role).system}, *HELLO]
-                alone[role] = chat.reply(role, talk, EvaluationSpec(), 5)[1].text
-
-        def ask(role):
-            request = {"model": role, "messages": HELLO, "max_tokens": 5, "temperature": 0}
-            text = client.chat.completions.create(**request).choices[0].message.content
-            pieces = client.chat.completions.create(**request, stream=True)
-            return role, text, "".join(piece.choices[0].delta.content or "" for piece in pieces)
-
-        with ThreadPoolExecutor(6) as threads:
-            for role, text, streamed in threads.map(ask, [*alone] * 3):
-                assert text == streamed == alone[role]
-        # A client that disconnects frees the engine.
-        for _ in range(3):
-            with client.chat.completions.create(
-                model="writer", messages=HELLO, max_tokens=1000, stream=True, seed=0
-            ) as pieces:
-                next(iter(pieces))
-        assert ask("writer")[1] == alone["writer"]
-    finally:
-        server.terminate()
-        server.wait(120)
 
 
 def test_eval_scores_the_role_and_its_references(home, tmp_path, capsys):

@@ -50,16 +50,13 @@ def test_the_samples_of_the_roles_share_no_row():
     [
         ("schema: 1", "schema: 2", "schema: should be 1, not `2`"),
         ("name: tutor", "name: Tutor", "is 'Tutor'. Use small letters"),
-        ("name: tutor", "name: other", "but the file is tutor.yaml"),
         ("system: Explain it.", "system: ' '", "is empty. Write the system prompt of the role."),
         ("data: sft", "data: sftt", "stages.sft.data"),
-        ("trainer: sft", "trainr: sft", "trainer"),
         ("continues: [sft]", "continues: [sftt]", "did you mean 'sft'?"),
         ("{adapter:rm}", "{adapter:reward}", "names the stage 'reward'"),
         ("max_length: 512", "output_dir: x", "is decided by the workspace. A workspace keeps"),
         ("data: sft,", "data: sft, dataset: {system: x},", "is set by the workspace"),
         ("title: Tutor\n", "", "title: is missing"),
-        ("title: Tutor\n", "title: Tutor\ncolour: red\n", "colour"),
         ("stages:", "stages: {}\nx:", "A role has at least one stage"),
     ],
 )
@@ -109,7 +106,6 @@ def test_unknown_names_are_reported_with_near_ones(home):
         ("stage: dpo", "stage: sft", "order.2: repeats writer/sft"),
         ("[data_insight, writer]", "[data_insight, writer, nobody]", "there is no such role"),
         ("base: package://hf_rlhf_classic/tiny_base\n", "", "base: is missing"),
-        ("run: {}", "run: {}\nspeed: 1", "speed"),
     ],
 )
 def test_a_bad_workspace_file_says_where_and_what(home, old, new, message):

@@ -144,16 +144,10 @@ def test_streamed_pieces_join_to_the_reply(client):
     ("changed", "status", "message"),
     [
         ({"model": "writter"}, 404, "did you mean 'writer'?"),
-        ({"model": "gpt-4"}, 404, "Roles here: data_insight, writer"),
         ({"max_tokens": 17}, 400, "allows 16. See --max_tokens"),
-        ({"max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
         ({"messages": []}, 400, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": [{}]}]}, 400, "messages.0.content"),
         ({"tools": [{"type": "function"}]}, 400, "tools: Extra inputs are not permitted"),
-        ({"stop": "x"}, 400, "stop: Extra inputs are not permitted"),
         ({"n": 2}, 400, "n: Input should be 1"),
-        ({"seed": 2**70}, 400, "seed"),
         (
             {"messages": [{"role": "user", "content": "zq " * 2000}]},
             400,

@@ -119,10 +119,8 @@ def test_bad_commands_are_refused_before_anything_runs(home, runs, argv, error, 
     "argv",
     [
         ["--dataset.path", "data/writer_sft.jsonl"],
-        ["--dataset", "{name: sft, path: data/writer_sft.jsonl}"],
         ["--dataset.system", "Something else."],
         ["--model_name_or_path", "elsewhere"],
-        ["--use_peft", "false"],
         ["--adapter", "adapters/writer"],
         ["--output_dir", "/tmp/x"],
     ],
@@ -153,9 +151,7 @@ def talk(system: object, *, by: str = "role", text: str = "content") -> dict[str
     [
         ("sft", {"system": "You are a pirate.", "prompt": "Q", "response": "A"}),
         ("sft", talk("You are a pirate.")),
-        ("sft", talk("You are a pirate.", by="from", text="value")),
         ("sft", talk([{"type": "text", "text": "You are a pirate."}])),
-        ("sft", {"messages": json.dumps(talk("You are a pirate.")["messages"])}),
         (
             "dpo",
             {
@@ -218,21 +214,6 @@ def test_a_lost_adapter_is_restored_before_others_train(home, runs, capsys):
     assert "adapters/data_insight was restored" in capsys.readouterr().out
     assert command(["check", "--workspace", str(home)]) == 0
     assert len(runs.ran) == 4
-
-
-def test_a_step_killed_before_its_ledger_entry_is_repeated(home, runs, monkeypatch):
-    step(home, "data_insight", "sft")
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "write_fingerprints", killed)
-        with pytest.raises(KeyboardInterrupt):
-            step(home, "writer", "sft")
-    assert command(["check", "--workspace", str(home)]) == 1
-    step(home, "writer", "sft")
-    assert command(["check", "--workspace", str(home)]) == 0
 
 
 @pytest.mark.parametrize("victim", ["base/model.safetensors", "adapters/data_insight"])

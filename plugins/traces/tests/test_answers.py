@@ -3,17 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hf_rlhf_rollouts import Answer, Reasoning, SearchResult
-from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 from hf_rlhf_traces.samples import step_rows
-from hf_rlhf_traces.store import Store
 
 DOCUMENTS = [{"title": "T", "content": "text"}]
 
@@ -105,19 +102,3 @@ def test_a_field_that_is_right_and_one_that_calls_the_trace_wrong_are_counted() 
     assert noted(info={"reward": -1}) == {"called_wrong.info.reward": 1}
     for fields in ({"reward": 1.0}, {"reward": None}, {"correct": True}, {"wrong": False}):
         assert noted(**fields) == {}
-
-
-def test_answers_that_are_left_out_are_counted_on_the_console(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [row(at, ("CorrectAnswer", "IncorrectAnswer")[at % 2], reward=at % 4) for at in range(8)]
-    file, out = tmp_path / "t.jsonl", tmp_path / "d"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert command(["build", str(file), "--out", str(out), "--workers", "1"]) == 0
-    report = Store.open(out).report("build")
-    assert report["answers"] == {"CorrectAnswer": 4}
-    assert report["noted"]["answers_wrong"] == 4
-    output = capsys.readouterr().out
-    assert "answers_wrong" in output
-    assert "called_wrong.reward" in output
-    assert "answers that the source calls wrong" in " ".join(output.split())

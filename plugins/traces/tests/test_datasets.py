@@ -77,15 +77,6 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(resolve_model_path("package://hf_rlhf_classic/tiny_sft"))
 
 
-def test_rows_built_otherwise_are_other_data_to_a_run(store: Path, tokenizer: Any) -> None:
-    first = traces(str(store), tokenizer=tokenizer).report
-    assert traces(str(store / "datasets"), tokenizer=tokenizer).report["sha256"] == first["sha256"]
-    assert build_again(store, "--think_drop_prob", 1, "--overwrite") == 0
-    second = traces(str(store), tokenizer=tokenizer).report
-    assert first["splits"] == second["splits"]
-    assert first["sha256"] != second["sha256"]
-
-
 def bytes_of(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, ModelError, RunFolderError
-from hf_rlhf.evaluation import Candidate
-from hf_rlhf.evaluation.saved_models import SavedModel, find_saved
+from hf_rlhf.evaluation.saved_models import SavedModel
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.evaluation.command import main
@@ -146,26 +145,6 @@ def test_a_row_of_training_among_the_held_out_is_found(store: Store) -> None:
         held_out(store, "only", count=10_000)
 
 
-@pytest.mark.slow
-def test_prompts_without_room_are_left_out_and_counted(
-    store: Store, model: str, tmp_path: Path
-) -> None:
-    small = shutil.copytree(model, tmp_path / "small")
-    config = json.loads((small / "config.json").read_text())
-    task = TraceTask(held_out(store, "prefix", count=12), Format(), OPTIONS)
-    lengths = [len(ids) for ids in task.prompts(Candidate("a", find_saved(model))).values()]
-    config["max_position_embeddings"] = sorted(lengths)[5] + 2
-    (small / "config.json").write_text(json.dumps(config))
-    results = evaluate(store, {"a": [str(small)]}, replace(OPTIONS, tasks=("prefix",)))
-    entry, rows = (results["tasks"]["prefix"][key]["a"] for key in ("results", "rows"))
-    assert entry["left_out"] > 0
-    assert len(rows["ids"]) + entry["left_out"] == 12
-    note = f"{entry['left_out']} of 12 prompts of prefix left out"
-    assert any(note in each for each in results["notes"])
-    with pytest.raises(ModelError, match="no prompt of prefix and 5000 new tokens fit"):
-        evaluate(store, {"a": [str(small)]}, replace(OPTIONS, max_new_tokens=5000))
-
-
 def test_tags_that_a_tokenizer_would_leave_out_are_refused(
     store: Store, model: str, tmp_path: Path
 ) -> None:
@@ -188,13 +167,6 @@ def test_datasets_that_are_not_made_are_named(tmp_path: Path, built: Path) -> No
     assert not command(["build", *files, *words])
     with pytest.raises(RunFolderError, match="split_summary"):
         held_out(Store.open(fresh), "only")
-
-
-def test_an_empty_validation_split_is_an_error(store: Store) -> None:
-    for shard in shard_files(store.folder / "datasets" / "summary_only", "validation"):
-        shard.unlink()
-    with pytest.raises(DataError, match="has no rows"):
-        held_out(store, "only")
 
 
 def test_a_model_that_is_not_there(store: Store, model: str) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hf_rlhf_rollouts import Answer, Document, Reasoning, Rollout, Search, SearchResult, Step
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import step_rows
-from hf_rlhf_traces.summaries.context_blocks import Passage, passages
 from hf_rlhf_traces.summaries.extractive import Extractive
 from hf_rlhf_traces.summaries.sentences import sentences
 from hf_rlhf_traces.summaries.summary import Summary, are_verbatim, parse, render
@@ -85,20 +84,6 @@ def test_wrapped_text_and_records_are_not_torn_into_lines() -> None:
     assert [len(piece) for piece in cut[3:]] == [21 * 15 - 1] * 2 + [18 * 15 - 1]
 
 
-def test_documents_are_told_apart_by_their_numbers() -> None:
-    fake = "Doc 2 (Title: forged)\nDoc 9 (Title: x)\nrest"
-    result = SearchResult((Document("A", "one"), Document("B (c)", fake), Document("C", "")))
-    inside = FORM.blocks(FORM.results_text([result]))[0][1]
-    assert passages(inside, FORM) == [
-        Passage("A", "one\n"),
-        Passage("B (c)", f"{fake}\n"),
-        Passage("C", ""),
-    ]
-    bare = Format(document="{content} [{title}]")
-    inside = bare.blocks(bare.results_text([result]))[0][1]
-    assert passages(inside, bare) == [Passage("", inside)]
-
-
 def test_each_result_is_quoted_and_the_newest_first_when_room_is_short() -> None:
     steps: list[Step] = []
     for number in range(5):
@@ -107,15 +92,6 @@ def test_each_result_is_quoted_and_the_newest_first_when_room_is_short() -> None
     assert texts == [f"Fact {number} is so." for number in range(5)]
     texts = [quote.text for quote in summary_of(*steps, max_quote_chars=30).quotes]
     assert texts == ["Fact 3 is so.", "Fact 4 is so."]
-
-
-def test_a_result_about_nothing_is_quoted_once() -> None:
-    found = SearchResult((Document("T", "Ada led Alder.  Alder has Ada. Bo is out. Alder, Ada!"),))
-    summary = summary_of(Search("Ada Alder"), found, keep=0.5)
-    assert [q.text for q in summary.quotes] == ["Ada led Alder.", "Alder has Ada.", "Alder, Ada!"]
-    nothing = SearchResult((Document("T", "Xyz abc. Def."),))
-    assert [q.text for q in summary_of(Search("Ada"), nothing).quotes] == ["Xyz abc."]
-    assert summary_of(Search("Ada"), SearchResult(())).quotes == ()
 
 
 def test_long_reasoning_is_cut_to_the_last_sentence_of_each_thought() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from hf_rlhf.cli import main
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf_traces.command import VERBS, command
 from hf_rlhf_traces.store import Store
 
@@ -85,17 +84,6 @@ def test_the_options_of_every_verb_are_said_without_heavy_imports() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert process.stdout.strip() == "[]"
-
-
-def test_a_folder_in_use_is_named_as_the_user_gave_it(tmp_path: Path) -> None:
-    store_of_out = Store.make(tmp_path)
-    with locked_folder(tmp_path):
-        for store, option in ((store_of_out, "--out"), (Store(tmp_path), "DIR")):
-            with (
-                pytest.raises(RunFolderError, match=rf"in use by .* another {option}\."),
-                store.recording("build", {}),
-            ):
-                pass
 
 
 def test_all_that_is_stale_is_told_in_the_order_in_which_it_is_made(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import stat
-import subprocess
 import sys
 import time
 from functools import partial
@@ -82,7 +80,9 @@ def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(
         run(files, tmp_path / "store", "--workers", "2")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_no_process_is_left_of_a_build_that_is_stopped(
     files: list[Path], tmp_path: Path, number: int
 ) -> None:
@@ -175,60 +175,3 @@ def test_what_tasks_read_is_kept_until_the_datasets_are_built(
     list(tasks.complete(None, build=build, folder=folder, tasks=2))
     check_same(out, in_one_shard)
     assert not folder.exists()
-
-
-SBATCH = """#!{python}
-import os, re, subprocess, sys
-script = open(sys.argv[-1]).read()
-log = {log!r}
-count = len(os.listdir(log))
-open(f"{{log}}/{{count}}", "w").write(" ".join(sys.argv[1:-1]) + chr(10) + script)
-found = re.search(r"--array=0-(\\d+)", script)
-for task in range(int(found[1]) + 1 if found else 1):
-    env = dict(os.environ, SLURM_ARRAY_TASK_ID=str(task), SLURM_JOB_ID="1", SLURM_NODELIST="here")
-    subprocess.run(["bash", sys.argv[-1]], env=env, check=True, stdout=2)
-print("Submitted batch job", 100 + count)
-"""
-SRUN = """#!/bin/bash
-while [ "$1" != launch_pickled_pipeline ]; do shift; done
-exec "$@"
-"""
-SCONTROL = "#!/bin/bash\necho here\n"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="Slurm is for Linux")
-def test_slurm_jobs_write_what_one_process_writes(
-    files: list[Path], in_one_shard: Path, tmp_path: Path
-) -> None:
-    """A Slurm that runs at once what is submitted: scripts and ranks are the real ones."""
-    pytest.importorskip("datatrove")
-    commands, log = tmp_path / "bin", tmp_path / "log"
-    commands.mkdir()
-    log.mkdir()
-    programs = {"sbatch": SBATCH.format(python=sys.executable, log=str(log)), "srun": SRUN}
-    for name, text in {**programs, "scontrol": SCONTROL}.items():
-        (commands / name).write_text(text)
-        (commands / name).chmod(stat.S_IRWXU)
-    path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
-    out = tmp_path / "store"
-    arguments = [*map(str, files), "--out", str(out), *LAX, "--tasks", "2"]
-    slurm = ["--slurm", '{"partition": "cpu", "time": "01:00:00", "qos": "low"}']
-    process = subprocess.run(
-        [sys.executable, "-m", "hf_rlhf.cli", "traces", "build", *arguments, *slurm],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    assert "Submitted" in process.stdout
-    check_same(out, in_one_shard)
-    submitted = [
-        path.read_text() for path in sorted(log.iterdir(), key=lambda path: int(path.name))
-    ]
-    jobs = [text for text in submitted if "launch_pickled_pipeline" in text]
-    assert [text.split("--job-name=")[1].split()[0] for text in jobs] == [
-        *("traces_read", "traces_complete")
-    ]
-    assert "--dependency=afterok:" in jobs[1].splitlines()[0]
-    assert "#SBATCH --qos=low" in jobs[0]

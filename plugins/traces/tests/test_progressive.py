@@ -138,35 +138,6 @@ def test_killed_in_a_phase_it_goes_on_there_and_ends_with_the_same_weights(
         assert same_weights(out / "merged/model.safetensors", whole / "merged/model.safetensors")
 
 
-def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) -> None:
-    kind, out = unbroken
-    recorded = record(out)
-    assert recorded["model"]["base"] == "package://hf_rlhf_classic/tiny_base"
-    assert recorded["model"]["identity"]["base"] == "package://hf_rlhf_classic/tiny_base"
-    assert (recorded["model"]["adapter"] is not None) == (kind == "lora")
-    assert [entry["step"] for entry in recorded["training"]["history"]] == list(range(1, 17))
-    rows = recorded["training"]["report"]["Phases"]
-    assert "Training rows (phase third)" in recorded["training"]["report"]
-    card = (out / "README.md").read_text(encoding="utf-8")
-    assert "Data, results and samples describe the last phase, `third`" in card
-    assert [(row["phase"], row["rows"], row["steps"]) for row in rows] == [
-        ("1 first", 64, 4),
-        ("2 second", 48, 8),
-        ("3 third", 32, 4),
-    ]
-    phases = [record(folder) for folder in sorted((out / "phases").glob("*/"))]
-    means = [(phase["evaluation"]["before"], phase["evaluation"]["after"]) for phase in phases]
-    # What a phase begins with is what the one before ended with; the chain began with the base.
-    assert means[0][1]["loss"] == pytest.approx(means[1][0]["loss"], rel=1e-4)
-    assert recorded["evaluation"]["before"]["loss"] == pytest.approx(means[0][0]["loss"], rel=1e-4)
-    assert recorded["evaluation"]["after"] == means[2][1]
-    assert recorded["evaluation"]["after"]["loss"]["mean"] < means[0][0]["loss"]["mean"]
-    card = (out / "README.md").read_text(encoding="utf-8")
-    assert "learning_rate = 0.001 → 0.001 → 0.0005" in card
-    assert "| 2 second | train\\_rows 48 | 48 |" in card
-    assert "hf-rlhf-classic" in card
-
-
 def test_what_the_last_phase_lacks_is_said_before_the_first_begins(tmp_path: Path) -> None:
     phases = [*RUN["phases"][:2], {"name": "third", "dataset": {"form": "nothing"}}]
     output = train(run_file(tmp_path, phases=phases), status=2)
@@ -183,25 +154,3 @@ def hub(tmp_path: Path) -> Iterator[Any]:
     local_hub = pytest.importorskip("hf_rlhf_local_hub")
     with local_hub.serve(tmp_path / "hub") as running:
         yield running
-
-
-def test_the_end_is_published_with_one_card_and_the_phases_are_not(
-    hub: Any, tmp_path: Path
-) -> None:
-    from hf_rlhf.hub.client import connect
-
-    publish = {"repo_id": "demo/phased", "base_model": "demo/base", "push_base": True}
-    own = launch_environment(
-        HF_ENDPOINT=hub.url, HF_TOKEN="any-token-will-do", HF_HOME=str(tmp_path / "home")
-    )
-    train(run_file(tmp_path, publish=publish, **LORA), env=own)
-    api = connect(hub.url, "t").api
-    files = set(api.list_repo_files("demo/phased"))
-    assert {"adapter/adapter_model.safetensors", "model.safetensors", "README.md"} <= files
-    assert not [name for name in files if "phases" in name]
-    assert {model.id for model in api.list_models()} == {"demo/phased", "demo/base"}
-    card = Path(api.hf_hub_download("demo/phased", "README.md", cache_dir=tmp_path / "c"))
-    head = yaml.safe_load(card.read_text(encoding="utf-8").split("---")[1])
-    assert head["base_model"] == "demo/base"
-    assert "sft" in head["tags"]
-    assert "| 1 first |" in card.read_text(encoding="utf-8")

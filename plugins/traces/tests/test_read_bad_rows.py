@@ -194,22 +194,6 @@ def test_json_in_a_tool_output_is_cleaned_too() -> None:
     assert noted["control_characters"] == noted["half_characters"] == 1
 
 
-def test_what_a_table_holds_is_read_from_text_and_odd_types() -> None:
-    import datetime
-    import decimal
-
-    values = {
-        "question": "Who?",
-        "trace": json.dumps(GOOD),
-        "day": datetime.date(2026, 1, 2),
-        "price": decimal.Decimal("1.5"),
-        "nothing": None,
-    }
-    found = read_row(values, "t.csv:2", Options())
-    assert isinstance(found, Read)
-    assert found.trace.fields == {"day": "2026-01-02", "price": "1.5"}
-
-
 def test_repeated_rows_are_left_out_and_shared_ids_are_told_apart() -> None:
     tally = Tally(42, Path())
     same, other = row(*GOOD, id="a"), row(*GOOD[:3], id="a")

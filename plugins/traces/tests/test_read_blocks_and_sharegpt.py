@@ -82,19 +82,6 @@ def test_a_call_that_is_none_is_named(said: str) -> None:
     assert "conversations[2] is a call, expected JSON with `name` and `arguments`" in detail
 
 
-def test_what_sharegpt_has_of_its_own_is_counted_and_kept() -> None:
-    call = ("function_call", '{"name": "search"}')
-    row = sharegpt(("gpt", "Hello!"), ("human", QUESTION), call, ("critic", "Good."))
-    found = read(row)
-    critic = {"from": "critic", "value": "Good.", "role": "critic"}
-    assert found.trace.steps == (Search("{}"), Unknown("message of critic", critic))
-    assert found.noted["earlier_turns"] == 2
-    assert refused(sharegpt(("observation", "x")))[0] == "result_before_search"
-    answered = (call, ("observation", "x"), ("gpt", "France"))
-    reason, detail = refused(sharegpt(*answered, ("human", "And Rome?")))
-    assert (reason, "And Rome?" in detail) == ("user_turn_in_the_middle", True)
-
-
 HERMES_CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Paris"}}\n</tool_call>'
 HERMES_FOUND = "<tool_response>\nIn France.\n</tool_response>"
 
@@ -119,16 +106,6 @@ def test_hermes_last_plain_text_is_the_answer(said: str, ends: tuple[Step, ...])
         assert isinstance(found, Read)
         assert found.form == "tagged"
         assert found.trace.steps == (Reasoning("I look."), Search("Paris"), FOUND, *ends)
-
-
-def test_plain_text_is_no_answer_where_answers_have_a_tag_or_calls_are_not_hermes() -> None:
-    told = sharegpt(("gpt", HERMES_CALL), ("tool", HERMES_FOUND), ("gpt", "France"))
-    told["conversations"][0]["value"] = "Answer in <answer> and </answer>."
-    r1 = sharegpt(("gpt", "<search>Paris</search>"), ("tool", "In France."), ("gpt", "France"))
-    for found in map(taken, (told, r1)):
-        assert isinstance(found, Read)
-        assert found.trace.steps == (Search("Paris"), FOUND, Reasoning("France"))
-        assert +found.noted == {"without_answer": 1}
 
 
 def use(number: int, query: str, kind: str = "tool_use") -> dict[str, Any]:

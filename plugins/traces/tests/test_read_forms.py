@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.data.formats import READERS
@@ -25,7 +24,6 @@ from hf_rlhf_rollouts import (
     tagged,
 )
 from hf_rlhf_traces.build_command import _show_rows
-from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 
 FORMS = list(rollout_forms())
@@ -56,10 +54,6 @@ def read(values: dict[str, Any], **options: Any) -> Read:
     return found
 
 
-def steps_of(values: dict[str, Any]) -> tuple[Step, ...]:
-    return read(values).trace.steps
-
-
 def reasons(values: dict[str, Any], **options: Any) -> tuple[str, str]:
     found = read_row(json.dumps(values).encode(), "t.jsonl:1", Options(**options))
     assert isinstance(found, Rejected), found
@@ -79,29 +73,6 @@ SEARCH = {
         {"type": "CorrectAnswer", "content": "France"},
     ],
 }
-
-
-def test_only_a_tool_that_is_named_search_is_a_plain_search_in_every_form() -> None:
-    def by(kind: str) -> tuple[Step, ...]:
-        return steps_of({"question": "q", "trace": [{"type": kind, "query": "Paris"}]})
-
-    def called(name: str) -> tuple[Step, ...]:
-        arguments = '{"query": "Paris"}'
-        asked = {"role": "user", "content": "q"}
-        made = {"id": "1", "function": {"name": name, "arguments": arguments}}
-        said = {"role": "assistant", "content": "", "tool_calls": [made]}
-        text = f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
-        written = (
-            responses(call(1, name, arguments)),
-            {"messages": [asked, said]},
-            {"question": "q", "response": text},
-        )
-        first, *others = (steps_of(row) for row in written)
-        assert others == [first, first]
-        return first
-
-    assert by("search") == by("search_query") == called("search") == (Search("Paris"),)
-    assert by("web_search") == called("web_search") == (Search("Paris", "web_search"),)
 
 
 def call(number: int, name: str, arguments: str) -> dict[str, Any]:
@@ -316,22 +287,8 @@ NEAR_STEPS = (
 )
 REFLECTION = {"type": "reflection", "content": "Hm."}
 READ: dict[str, tuple[dict[str, Any], str, tuple[Step, ...]]] = {
-    "steps with roles": (
-        {"question": Q, "trace": [{**step, "role": "assistant"} for step in SEARCH["trace"]]},
-        "search",
-        STEPS,
-    ),
     "names near those of the search form": ({"problem": Q, "steps": NEAR}, "search", NEAR_STEPS),
     "chat": (chat(said(CALL, reasoning_content="I look."), GIVEN, END), "chat", (LOOK, *FOUND)),
-    "chat with an object of arguments": (
-        chat(
-            said({**CALL, "function": {**FUNCTION, "arguments": {"query": "Paris"}}}),
-            GIVEN,
-            {**END, "content": "<think>Found.</think>France"},
-        ),
-        "chat",
-        (*FOUND[:2], Reasoning("Found."), ANSWER),
-    ),
     "the older function call": (
         chat(
             {"role": "assistant", "function_call": {"name": "search", "arguments": "{}"}},
@@ -383,14 +340,6 @@ READ: dict[str, tuple[dict[str, Any], str, tuple[Step, ...]]] = {
         "tagged",
         (LOOK, Reasoning("Paris!"), FEEDBACK, *FOUND[:2], FEEDBACK, ANSWER),
     ),
-    "a base model's prompt": (
-        {
-            "text": f"Give it as <answer> Beijing </answer>. Question: {Q}\n"
-            "<search>Paris</search><information>In France.</information><answer>France</answer>"
-        },
-        "tagged",
-        FOUND,
-    ),
     "marks of a chat template": (
         MARKED,
         "tagged",
@@ -408,11 +357,6 @@ READ: dict[str, tuple[dict[str, Any], str, tuple[Step, ...]]] = {
         ),
     ),
     "dr tulu": ({"problem": Q, "response": DR_TULU}, "tagged", DR_TULU_STEPS),
-    "dr tulu's column": (
-        {"problem": Q, "full_traces": {"generated_text": DR_TULU}},
-        "tagged",
-        DR_TULU_STEPS,
-    ),
     "calls as JSON in tags": (
         {
             "messages": [
@@ -433,11 +377,6 @@ READ: dict[str, tuple[dict[str, Any], str, tuple[Step, ...]]] = {
         (LOOK, *FOUND[:2], Reasoning("Found."), ANSWER),
     ),
     "webdancer": ({"messages": DANCED}, "tagged", (LOOK, *FOUND)),
-    "webdancer by trl": (
-        {"prompt": DANCED[:1], "completion": DANCED[1:]},
-        "tagged",
-        (LOOK, *FOUND),
-    ),
 }
 
 
@@ -540,39 +479,6 @@ def traces(draw: st.DrawFn) -> Rollout:
     steps.append(Answer(draw(_SAID), draw(st.sampled_from(["CorrectAnswer", "answer"]))))
     fields = draw(st.dictionaries(_WORDS, st.integers(0, 9), max_size=2))
     return Rollout("t", draw(_SAID), tuple(steps), fields, "t.jsonl:1")
-
-
-_TAGGED = _SAID.filter(lambda text: "\\" not in text)
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    question=_SAID,
-    thought=st.sampled_from(["a", "</think>", "<search>x</search>", "<information>", "‏שלום"]),
-    query=_TAGGED,
-    content=_TAGGED.filter(lambda text: not text.startswith(("[", "{"))),
-    answer=_TAGGED,
-)
-def test_text_in_our_own_tags_is_read_back(
-    question: str, thought: str, query: str, content: str, answer: str
-) -> None:
-    form = Format()
-    results = [SearchResult((Document("A title", f"{content}{thought}.{content}"),))]
-    text = "\n".join(
-        [
-            form.turn_text([Reasoning(thought), Search(query, "web")]),
-            form.results_text(results),
-            form.turn_text([Answer(answer, "answer")]),
-        ]
-    )
-    found = read_row({"question": question, "text": text}, "t", Options())
-    assert isinstance(found, Read), found
-    assert found.trace.steps == (
-        Reasoning(thought),
-        Search(query, "web"),
-        *results,
-        Answer(answer, "answer"),
-    )
 
 
 def test_rows_of_a_table_are_read_as_those_of_a_text(tmp_path: Path) -> None:

@@ -95,19 +95,6 @@ def test_counts_that_do_not_add_up_are_an_error(store: Store, tmp_path: Path) ->
         accounts(Store.open(copy))
 
 
-def test_what_is_done_is_said_without_a_word_written(store: Store) -> None:
-    def written() -> dict[str, int]:
-        paths = (store.folder, *store.folder.rglob("*"))
-        return {str(path): path.stat().st_mtime_ns for path in paths}
-
-    before = written()
-    settings = ["--out", str(store.folder), "--max_rejected_share", "0.5"]
-    assert not command(["build", str(store.folder.parent / "traces.jsonl"), *settings])
-    for verb in ("summarize", "split_summary"):
-        assert not command([verb, str(store.folder)])
-    assert written() == before  # nor a lock, nor a name that was replaced: folders are as they were
-
-
 def arguments(step: str, out: Path, *words: str) -> list[str]:
     chosen = argparse.Namespace(out=out, seed=42, overwrite=False, repo_id="me/it")
     return run_command._arguments(step, chosen, step_options(words))

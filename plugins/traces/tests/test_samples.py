@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -148,15 +147,6 @@ def test_a_trace_of_n_results_gives_n_and_one_more() -> None:
     assert steps[1]["answer"] == "<think>hm</think>\n<answer>a</answer>"
 
 
-def test_parallel_searches_are_one_turn_and_their_results_one_group() -> None:
-    rows, _ = multiturn(of(LOOK, Search("r"), RESULT, RESULT, SAY))
-    assert [turn["content"] for turn in rows[-1]["messages"][1:]] == [
-        "<search>q</search>\n<search>r</search>",
-        f"{SHOWN}\n{SHOWN}",
-        "<answer>a</answer>",
-    ]
-
-
 def test_what_unknown_steps_part_is_one_turn_of_the_user() -> None:
     rows, counts = multiturn(of(LOOK, RESULT, Unknown("image", 1), RESULT, SAY))
     assert [turn["content"] for turn in rows[-1]["messages"][2:]] == [
@@ -197,28 +187,6 @@ def test_reasoning_is_dropped_from_a_whole_conversation_that_asks_for_none() -> 
         assert "think" not in opening.lower()
     assert counts["reasoning_dropped"] == 3
     assert counts["think_turns"] == 0
-
-
-@settings(max_examples=30)
-@given(traces(KNOWN), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0]))
-def test_no_reply_lacks_the_reasoning_that_its_instruction_demands(
-    trace: Rollout, think: float, reasoning: float
-) -> None:
-    rows, _ = multiturn(trace, think_drop_prob=think, reasoning_drop_prob=reasoning)
-    demands = FORM.fill(FORM.multiturn, FORM.escape(trace.question))
-    for row, whole in zip(rows, multiturn(trace)[0], strict=True):
-        if row["messages"][0]["content"].startswith(demands):
-            assert row["messages"][-1] == whole["messages"][-1]
-
-
-def test_as_much_reasoning_is_dropped_as_asked_and_other_seeds_drop_other() -> None:
-    again: tuple[Step, ...] = (THINK, LOOK, RESULT)
-    trace = of(*again * 40, SAY)
-    rows, counts = multiturn(trace, think_drop_prob=0.3)
-    # 820 turns: 0.3 give or take four standard errors.
-    assert counts["think_dropped"] / counts["think_turns"] == pytest.approx(0.3, abs=0.064)
-    assert rows == multiturn(trace, think_drop_prob=0.3)[0]
-    assert rows != multiturn(trace, think_drop_prob=0.3, seed=43)[0]
 
 
 def test_the_format_is_what_rows_are_written_in() -> None:

@@ -50,14 +50,10 @@ WHOLE = render(Summary("Q", "R", (Quote("a", "T"),)), FORM)
         ("", "<summary> is missing"),
         (WHOLE.replace("</summary>", ""), "</summary> is missing"),
         (WHOLE.replace("<reasoning>R</reasoning>", ""), "<reasoning> is missing in <summary>"),
-        (WHOLE.replace("question>", "q>").replace("evidence>", "e>"), "<question>, <evidence> is"),
         (WHOLE.replace(">Q<", "> <"), "<question> is empty"),
         (WHOLE.replace("<reasoning>", "So: <reasoning>"), "text stands before <reasoning>"),
-        (WHOLE.replace("<reasoning>", "<question>Q</question><reasoning>"), "text stands before"),
         (WHOLE.replace("</evidence>", "None.</evidence>"), "outside of <quote> in <evidence>"),
-        (WHOLE.replace("</evidence>", "</evidence>And"), "text stands after </evidence>"),
         (WHOLE.replace('title="T"', "T"), 'does not open with <quote title="…">'),
-        (WHOLE.replace("</quote>", ""), "outside of <quote>"),
     ],
 )
 def test_what_is_no_summary_says_why(text: str, cause: str) -> None:

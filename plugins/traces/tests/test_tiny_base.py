@@ -38,20 +38,6 @@ def test_any_text_is_restored_and_names_and_templates_are_one_token(tokenizer: A
 
 
 @pytest.mark.slow
-def test_the_template_marks_what_the_assistant_says(tokenizer: Any) -> None:
-    turns = [{"role": "user", "content": "Ada"}, {"role": "assistant", "content": "Alan"}]
-    encoded = tokenizer.apply_chat_template(
-        turns, return_dict=True, return_assistant_tokens_mask=True
-    )
-    trained = [
-        token
-        for token, mask in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True)
-        if mask
-    ]
-    assert tokenizer.decode(trained) == f"Alan{tokenizer.eos_token}"
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_run_goes_from_a_file_to_a_model_and_goes_on_where_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,12 +1,7 @@
 """The verb `train` and the datasets of the world: what is trained on, how, and what is kept."""
 
 import argparse
-import json
-import re
-import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,16 +120,6 @@ def test_what_is_not_built_is_said_with_its_command(tmp_path: Path) -> None:
         train_main([str(tmp_path / "new"), "--strategy", "only"])
 
 
-def traces_train(store: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    start = [sys.executable, "-c", "import sys; from hf_rlhf.cli import main; sys.exit(main())"]
-    return subprocess.run(
-        [*start, "traces", "train", str(store), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture
 def begun(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return a copy of the store with a run of `only` that has begun, and weights worth keeping."""
@@ -183,50 +168,3 @@ def test_a_launched_run_is_compared_as_if_on_the_machine_of_its_launch(begun: Pa
     assert trained(begun, *launched) == 0
     with pytest.raises(RunFolderError, match=r"learning_rate: .* -> 0\.01\nNothing was deleted"):
         trained(begun, *launched, "--learning_rate", "1e-2")
-
-
-SHORT = ("--max_steps", "2", "--evaluation", "null")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None:
-    planned = traces_train(store, *SHORT, "--dry_run")
-    assert planned.returncode == 0, planned.stderr[-2000:]
-    assert "2 optimizer steps of 8 rows" in " ".join(planned.stdout.split())
-    assert "with a loss" in planned.stdout
-    assert not (store / "runs").exists()
-    first = traces_train(store, *SHORT)
-    assert first.returncode == 0, first.stderr[-2000:]
-    run = json.loads((store / "runs/progressive/run.json").read_text())
-    assert run["status"] == "finished"
-    assert [phase["steps"] for phase in run["training"]["report"]["Phases"]] == [2, 2, 2]
-    assert f"progressive: {store / 'runs/progressive/merged'}" in first.stdout
-    again = traces_train(store, *SHORT, "--overwrite")
-    assert "kept, since it is the same run" in again.stdout
-    assert "nothing is left to train" in again.stdout
-    other = traces_train(store, *SHORT, "--learning_rate", "1e-2")
-    assert other.returncode != 0
-    assert "holds another run" in other.stderr
-    anew = traces_train(store, *SHORT, "--learning_rate", "1e-2", "--overwrite")
-    assert anew.returncode == 0, anew.stderr[-2000:]
-    assert json.loads((store / "runs/progressive/run.json").read_text())["run_id"] != run["run_id"]
-    two = traces_train(store, *SHORT, "--strategy", "only", "--launch", "cpu_ddp")
-    assert two.returncode == 0, two.stderr[-2000:]
-    only = json.loads((store / "runs/only/run.json").read_text())
-    assert (only["training"]["world_size"], only["training"]["steps"]) == (2, 2)
-
-
-def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
-    from hf_rlhf.config.run_files import choose_run_file
-    from hf_rlhf.runs.resolve import resolve_run
-
-    files = Path(train_command.__file__).parent.glob("runs/*/qwen2_5_7b.yaml")
-    texts = [file.read_text(encoding="utf-8") for file in files]
-    (options,) = {re.findall("^# LoRA, on one GPU: (.*)$", text, re.MULTILINE)[0] for text in texts}
-    page = Path(__file__).resolve().parents[3] / "docs/how-to/traces-training.md"
-    assert f"`{options}`" in page.read_text(encoding="utf-8")
-    tiny = choose_run_file("traces_only", None, None)
-    run = resolve_run(tiny.override([*shlex.split(options), "--dataset.traces", "20"]))
-    assert run.model.use_peft
-    assert run.model.lora_target_modules == "all-linear"

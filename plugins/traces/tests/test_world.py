@@ -47,16 +47,6 @@ def test_the_answer_follows_from_the_question_by_the_facts_of_the_world(
         assert trace.question.startswith("Who" if name in NAMES["person"] else "Which town")
 
 
-def test_repeats_ask_an_earlier_question_of_the_same_world_again() -> None:
-    drawn = list(traces(Recipe(repeats=0.5), 400))
-    answers: dict[str, set[str]] = {}
-    for trace in drawn:
-        answers.setdefault(trace.question, set()).add(trace.answer)
-    assert 150 <= 400 - len(answers) <= 250
-    assert all(len(known) == 1 for known in answers.values())
-    assert len({trace.id for trace in drawn}) == 400
-
-
 def test_the_same_arguments_write_the_same_bytes_and_a_longer_file_begins_with_the_shorter(
     tmp_path: Path,
 ) -> None:
