@@ -148,26 +148,18 @@ def render_card(
         "citation": _citation(record),
     }
     head = metadata(record, adapter=kind == "adapter", hub=endpoint)
-    return render_template(kind, head, view, endpoint)
+    if problems := metadata_problems(head):
+        raise ConfigError([Problem("card", problem) for problem in problems])
+    front_matter = yaml.safe_dump(head, sort_keys=False, allow_unicode=True).rstrip()
+    template = _templates().get_template(f"{kind}.md.jinja")
+    text = template.render(view, metadata=front_matter, hub=endpoint.rstrip("/"))
+    return str(redact_secrets(text))
 
 
 def _citation(record: RunRecord) -> str:
     """Return the author's citation as Markdown: BibTeX as a code block."""
     text = (record.author.citation or "").strip()
     return fence(text, "bibtex") if text.startswith("@") else text
-
-
-def render_template(name: str, head: Mapping[str, Any], view: Mapping[str, Any], hub: str) -> str:
-    """Render a template with `head` as front matter.
-
-    Raises ConfigError for a licence or language that is unknown to the Hub.
-    """
-    if problems := metadata_problems(head):
-        raise ConfigError([Problem("card", problem) for problem in problems])
-    front_matter = yaml.safe_dump(dict(head), sort_keys=False, allow_unicode=True).rstrip()
-    template = _templates().get_template(f"{name}.md.jinja")
-    text = redact_secrets(template.render(view, metadata=front_matter, hub=hub.rstrip("/")))
-    return str(text)
 
 
 def local_weights(record: RunRecord) -> list[str] | None:

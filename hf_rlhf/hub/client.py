@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.retries import RetryPolicy, UnexpectedAnswer, failures
-from hf_rlhf.hub.upload_set import PushedFile, UploadSet
+from hf_rlhf.hub.upload_set import UploadSet
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -49,11 +49,12 @@ class RemoteState:
 
     def lacks(self, bundle: UploadSet) -> list[str]:
         """Return the bundle's files that are missing or differ."""
-        return [file.path for file in bundle.files.values() if not self._has(file)]
-
-    def _has(self, file: PushedFile) -> bool:
-        remote = self.files.get(file.path)
-        return remote is not None and remote.holds(file.sha256, file.git)
+        return [
+            file.path
+            for file in bundle.files.values()
+            if (remote := self.files.get(file.path)) is None
+            or not remote.holds(file.sha256, file.git)
+        ]
 
 
 @dataclass(frozen=True)

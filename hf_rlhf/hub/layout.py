@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import yaml
 
@@ -70,7 +69,13 @@ def upload_set(
     bundle = _files(run, record, public, spec, weights, step, endpoint)
     bundle.notes = notes
     hide_paths(bundle, LocalPaths(record.to_json()))
-    add_record(bundle, public, repo_id=spec.repo_id, step=step)
+    # The record lists the bundle's files, so that pushes recognise them.
+    published = public.published()
+    publish = {key: published[key] for key in PUBLISH_FIELDS_ON_CARD if key in published}
+    publish |= {"repo_id": spec.repo_id, "step": step, "files": bundle.manifest()}
+    # In the order of the record and of the card's tables.
+    content = redact_secrets({**public.to_json(), "publish": publish})
+    bundle.add_text(MANIFEST, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return bundle
 
 
@@ -167,16 +172,6 @@ def hide_paths(bundle: UploadSet, paths: LocalPaths) -> None:
                     rest = {k: v for k, v in json.loads(hidden).items() if k != "digest"}
                     hidden = json.dumps({**rest, "digest": digest(rest)}, indent=2)
                 bundle.add_text(path, hidden)
-
-
-def add_record(bundle: UploadSet, record: RunRecord, **where: Any) -> None:
-    """Add the record, which lists the bundle's files so that pushes and pulls recognise them."""
-    published = record.published()
-    publish = {key: published[key] for key in PUBLISH_FIELDS_ON_CARD if key in published}
-    publish |= {**where, "files": bundle.manifest()}
-    # In the order of the record and of the card's tables.
-    content = redact_secrets({**record.to_json(), "publish": publish})
-    bundle.add_text(MANIFEST, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def eval_results(record: RunRecord, source_url: str | None = None) -> dict[str, str]:

@@ -12,20 +12,20 @@ from typing import Any
 from hf_rlhf.cards.folders import card_is_edited, place_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError, PublishError
-from hf_rlhf.hub.base_model import with_base
-from hf_rlhf.hub.client import MANIFEST, Hub, connect, listed
-from hf_rlhf.hub.commit import DamagedCommit, Overtaken, push
+from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, connect, listed
+from hf_rlhf.hub.commit import DamagedCommit, Overtaken, push, stale_files
 from hf_rlhf.hub.finish import describe, finish_command, unfinished
 from hf_rlhf.hub.layout import (
-    Weights,
     complete_steps,
     expected_files,
+    hide_paths,
     merged_weights,
     upload_set,
 )
-from hf_rlhf.hub.ownership import stale_files
 from hf_rlhf.hub.retries import failures, is_transient
 from hf_rlhf.hub.upload_set import UploadSet
+from hf_rlhf.models.locate import resolve_model_path
+from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import ModelSection
 
@@ -169,46 +169,29 @@ def push_run(
         spec = replace(spec, revision=f"step-{step}")
     try:
         spec = replace(spec, repo_id=hub.writable_repo(str(spec.repo_id)))
-        spec = with_base(hub, spec, record.model)
+        spec = _with_base(hub, spec, record.model)
     except failures(Overtaken) as error:
         missing = [f"{repo}/{path}" for repo, path in expected_files(run, record, spec, step)]
         raise PublishError(unfinished(hub, error, missing, finish)) from error
-    with merged_weights(run, record, spec, step) as weights:
-        published, card = _push_weights(
-            hub, run, record, spec, weights, step, finish, overwrite=overwrite
-        )
-    return published, card, spec
-
-
-def _push_weights(
-    hub: Hub,
-    run: Path,
-    record: RunRecord,
-    spec: PublishSpec,
-    weights: Weights,
-    step: int | None,
-    finish: str,
-    *,
-    overwrite: bool,
-) -> tuple[Published, str]:
     repo_id, revision, run_id = str(spec.repo_id), spec.revision or "main", str(record.run_id)
-    bundle = upload_set(run, record, spec, weights, step, hub.endpoint)
-    bundle.check(hub.secrets())
     url = f"{hub.endpoint}/{repo_id}"
-    try:
-        new = hub.prepare_repo(repo_id, revision, private=spec.private, gated=spec.gated)
-        before = hub.existing_state(repo_id, revision)
-        pushed = _pushed_by(hub.record(repo_id, before), run_id)
-        stale = stale_files(url, before, bundle, pushed, MANIFEST, overwrite=overwrite, new=new)
-        message = f"hf-rlhf: run {run_id[:8]}" + ("" if step is None else f", step {step}")
-        after = push(hub, repo_id, revision, bundle, before=before, delete=stale, message=message)
-    except failures(Overtaken) as error:
-        state = hub.look(lambda: hub.state_once(repo_id, revision))
-        lacking = state.lacks(bundle) if state else list(bundle.files)
-        if isinstance(error, DamagedCommit) and not overwrite:
-            finish += " --overwrite"  # this push landed, but with other content than was sent
-        missing = [f"{repo_id}/{path}" for path in lacking]
-        raise PublishError(unfinished(hub, error, missing, finish)) from error
+    with merged_weights(run, record, spec, step) as weights:
+        bundle = upload_set(run, record, spec, weights, step, hub.endpoint)
+        bundle.check(hub.secrets())
+        try:
+            new = hub.prepare_repo(repo_id, revision, private=spec.private, gated=spec.gated)
+            before = hub.existing_state(repo_id, revision)
+            pushed = _pushed_by(hub.record(repo_id, before), run_id)
+            stale = stale_files(url, before, bundle, pushed, MANIFEST, overwrite=overwrite, new=new)
+            what = f"hf-rlhf: run {run_id[:8]}" + ("" if step is None else f", step {step}")
+            after = push(hub, repo_id, revision, bundle, before=before, delete=stale, message=what)
+        except failures(Overtaken) as error:
+            state = hub.look(lambda: hub.state_once(repo_id, revision))
+            lacking = state.lacks(bundle) if state else list(bundle.files)
+            if isinstance(error, DamagedCommit) and not overwrite:
+                finish += " --overwrite"  # this push landed, but with other content than was sent
+            missing = [f"{repo_id}/{path}" for path in lacking]
+            raise PublishError(unfinished(hub, error, missing, finish)) from error
     published = Published(
         url=url if revision == "main" else f"{url}/tree/{revision}",
         repo_id=repo_id,
@@ -219,12 +202,54 @@ def _push_weights(
         left_out=bundle.left_out,
         notes=bundle.notes,
     )
-    return published, bundle.files["README.md"].read().decode("utf-8")
+    return published, bundle.files["README.md"].read().decode("utf-8"), spec
 
 
 def _pushed_by(record: Mapping[str, Any], run_id: str | None) -> Mapping[str, Mapping[str, str]]:
     """Return the files that a published record lists; none for another run's record."""
     return listed(record) if run_id and record.get("run_id") == run_id else {}
+
+
+def _with_base(
+    hub: Hub, spec: PublishSpec, model: ModelSection, *, look_only: bool = False
+) -> PublishSpec:
+    """Return `spec` with the base's existing Hub id. Raise PublishError if there is none."""
+    base = spec.base_model or (model.base if model.base_is_hub_id else None)
+    if base is None:
+        raise PublishError(
+            f"The base model is {model.base!r}, which nobody else can load: a card and an "
+            "adapter must name one on the Hub. Add --base_model ITS/ID (in the run file: "
+            "publish.base_model); with --push_base it is pushed there first, if nothing is there."
+        )
+    revision = model.revision if base == model.base else None
+    if not hub.exists(base, revision) and (not spec.push_base or base == model.base):
+        at = f" at revision {revision}" if revision else ""
+        raise PublishError(
+            f"The base model {base!r}{at} is not on {hub.endpoint}, or not for this token to "
+            "see. Name a base on the Hub with --base_model, or push a folder with --push_base."
+        )
+    if spec.push_base and base != model.base and not look_only:
+        state = hub.state(base, "main")
+        # An interrupted push created the repository and left it empty.
+        if state is None or set(state.files) <= set(NOT_CONTENT):
+            _push_base(hub, base, model, spec)
+    return replace(spec, base_model=base)
+
+
+def _push_base(hub: Hub, repo_id: str, model: ModelSection, spec: PublishSpec) -> None:
+    folder = Path(resolve_model_path(str(model.base)))
+    if not any(folder.glob("*.safetensors")):
+        raise PublishError(f"The base model cannot be pushed: {folder} holds no *.safetensors.")
+    repo_id = hub.writable_repo(repo_id)
+    bundle = UploadSet(folder)
+    bundle.add_folder(folder)
+    if (folder / "README.md").exists():
+        bundle.add_file("README.md", folder / "README.md")
+    hide_paths(bundle, LocalPaths(RunRecord(model=model).to_json()))
+    bundle.check(hub.secrets())
+    hub.prepare_repo(repo_id, "main", private=spec.private, gated=None)
+    state = hub.existing_state(repo_id, "main")
+    push(hub, repo_id, "main", bundle, before=state, message="Base model of a run")
 
 
 def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | None = None) -> str:
@@ -238,7 +263,7 @@ def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | N
     hub = connect()
     try:
         repo_id = hub.writable_repo(spec.repo_id)
-        with_base(hub, spec, model, look_only=True)
+        _with_base(hub, spec, model, look_only=True)
         state = hub.state(repo_id, spec.revision or "main")
         if state is not None:
             started = run_dir is not None and (Path(run_dir) / RECORD_NAME).exists()

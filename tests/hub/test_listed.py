@@ -7,7 +7,7 @@ import pytest
 
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import Hub, connect
-from hf_rlhf.hub.ownership import push_listed
+from hf_rlhf.hub.commit import push_listed
 from hf_rlhf.hub.upload_set import UploadSet
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
