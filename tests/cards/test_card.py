@@ -225,13 +225,6 @@ class TestSetup:
         record["config"]["beta"] = 0.0
         assert dict(setup(record))["KL"].startswith("none")
 
-    def test_what_another_algorithm_has_not_is_left_out(self):
-        record = complete({"plugin": {"name": "acme_sft"}, "config": {"learning_rate": 1e-5}})
-        lines = dict(setup(record))
-        assert not {"KL", "Rollouts", "Loss"} & set(lines)
-        assert "Optimizer" in lines
-        assert dict(setup(complete({})))["Optimizer"] == "not recorded"
-
     def test_what_phases_leave_to_the_file_or_a_default_is_told(self):
         phases = [{"name": "a"}, {"name": "b", "learning_rate": 1e-5, "warmup_steps": 5}]
         config = {"learning_rate": 1e-5, "phases": phases}
@@ -399,21 +392,6 @@ class TestHostileText:
             cells[1].children == []
             or "".join(child.content for child in cells[1].children) == words
         )
-
-    def test_the_author_and_the_docs_cannot_break_a_table(self):
-        record = example()
-        record["reward"]["rewards"][0]["doc"] = "a | b\n\n# c <b>"
-        record["author"]["title"] = "two\nlines"
-        shape = [token.type for token in _tokens(render_card(record))]
-        assert shape == [token.type for token in _tokens(render_card(example()))]
-
-
-class TestLoadSnippets:
-    @pytest.mark.parametrize("name", CASES)
-    def test_they_are_python(self, name):
-        record, arguments = CASES[name]
-        for snippet in _python(render_card(record, **arguments)):
-            compile(snippet, name, "exec")
 
 
 class TestRewardCurve:

@@ -106,14 +106,6 @@ class TestData:
             ("commas", "yes"),
         ]
 
-    def test_rejected_rows_beside_others_that_were_dropped(self):
-        report = {"rejected": {"a": 1}, "dropped": {"a": 1, "too_long": 2}, "splits": {"train": 9}}
-        told = dict(data_rows(DataSection(report=report)))
-        assert told["rows rejected as not in order"] == "a: 1"
-        assert told["rows left out"] == "a: 1; too long: 2"
-        assert told["rows of each split"] == "train: 9"
-        assert dict(data_rows(DataSection(report={"dropped": {}}))) == {"rows left out": "none"}
-
 
 def test_what_the_trainer_dropped_and_cut_and_what_was_noted_stands_on_the_card():
     record = example()

@@ -92,27 +92,3 @@ def test_validation_is_drawn_beside_training(record, tmp_path, drawn):
     drawn.clear()
     assert plots.reward_curve(record, tmp_path / "reward.png")
     assert "total on validation rows" in [line.get_label() for line in drawn[0].lines]
-
-
-@pytest.mark.parametrize("count", [4, 5])
-@pytest.mark.parametrize("picture", [plots.reward_curve, plots.training_curves])
-def test_few_logged_points_are_markers_at_whole_steps(record, tmp_path, drawn, picture, count):
-    steps = list(range(1, count + 1))
-    values = [(1 + number, 7.5992 + number * 1e-5) for number in range(count)]
-    record.training.validation = record.evaluation = None
-    record.training.history = [
-        {"step": step, "loss": value, "rewards/total/mean": value} for step, value in values
-    ]
-    assert picture(record, tmp_path / "curve.png")
-    for axes in drawn:
-        lines = [line for line in axes.lines if list(line.get_xdata()) == steps]
-        assert {line.get_marker() for line in lines} <= ({"o"} if count < 5 else {"o", "None"})
-        assert all((line.get_linestyle() == "None") == (count < 5) for line in lines)
-        assert not (
-            count < 5
-            and any(type(c).__name__ == "FillBetweenPolyCollection" for c in axes.collections)
-        )
-        if lines:
-            assert all(tick == round(tick) for tick in axes.get_xticks())
-            assert axes.yaxis.get_major_formatter().get_offset() == ""
-    assert any(list(line.get_xdata()) == steps for axes in drawn for line in axes.lines)

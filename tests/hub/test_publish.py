@@ -17,15 +17,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from hf_rlhf.cards.folders import write_card
-from hf_rlhf.cards.render import render_card
 from hf_rlhf.cli import main
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError, RunFolderError
 from hf_rlhf.hub import commit as push_module
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.download import pull
-from hf_rlhf.hub.layout import eval_results
 from hf_rlhf.hub.publishing import check_target, publish, publish_steps
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.storage.checkpoints import seal
@@ -191,27 +188,6 @@ def test_single_layout_loads_right_everywhere(run: Path, base: Path, tmp_path: P
     assert config["base_model_name_or_path"] == "demo/base"
     local = json.loads((run / "adapter" / "adapter_config.json").read_text())
     assert local["base_model_name_or_path"] != "demo/base", "the run's own file is left alone"
-
-
-def test_the_card_is_rendered_again_from_the_published_record(
-    run: Path, base: Path, hub: Any, tmp_path: Path
-) -> None:
-    """Of a base that was a folder where it was trained, too."""
-
-    def trained_in_a_folder(record: dict[str, Any]) -> None:
-        record["model"] |= {"base": str(base), "base_is_hub_id": False, "lineage": [str(base)]}
-
-    change_record(run, trained_in_a_folder)
-    repo_id = repo_of(run)
-    publish(run, base_model="demo/base")
-    pulled = pull(repo_id, tmp_path / "pulled")
-    # In the run's own folder, too, where the record goes on naming the base as it was trained on.
-    card = (run / "README.md").read_bytes()
-    write_card(load_record(run), run)
-    assert (run / "README.md").read_bytes() == card
-    card = render_card(load_record(pulled), endpoint=hub.url)
-    assert card == (pulled / "README.md").read_text()
-    assert "base_model: demo/base" in card
 
 
 _LOAD = """
@@ -400,15 +376,6 @@ def test_no_secret_leaves(
     assert len(hub.faults.requests("POST|PUT")) == before, "nothing was sent, no repository made"
 
 
-def test_card_and_record_are_scrubbed(run: Path) -> None:
-    record = json.loads((run / "run.json").read_text())
-    record["author"]["intended_use"] = f"with {TOKEN}"
-    (run / "run.json").write_text(json.dumps(record))
-    publish(run)
-    for name in ("README.md", "run.json"):
-        assert TOKEN not in text_of(repo_of(run), name)
-
-
 def test_samples_are_pushed_within_bounds(run: Path) -> None:
     samples = run / "samples"
     samples.mkdir()
@@ -506,16 +473,6 @@ def test_check_target_says_beforehand_what_publishing_would(run: Path) -> None:
     assert check_target(spec, model, run)
     with pytest.raises(PublishError, match="--base_model"):
         check_target(PublishSpec(repo_id="demo/x"), ModelSection(base="/here"))
-
-
-def test_eval_results_only_for_registered_benchmarks() -> None:
-    record = RunRecord.from_json(json.loads(EXAMPLE.read_text()))
-    assert eval_results(record) == {}
-    assert record.evaluation is not None
-    record.evaluation.benchmarks = [{"dataset_id": "cais/hle", "task_id": "default", "value": 20.9}]
-    files = eval_results(record)
-    assert list(files) == [".eval_results/cais--hle.yaml"]
-    assert "task_id: default" in files[".eval_results/cais--hle.yaml"]
 
 
 def test_pull_is_whole_verified_and_repeatable(

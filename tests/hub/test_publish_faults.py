@@ -115,27 +115,9 @@ def test_the_status_says_so_and_the_command_finishes_it(
     assert main(shlex.split(said.splitlines()[-1])[1:]) == 0
 
 
-def test_a_commit_that_is_only_said_to_be_made_is_noticed(hub: Any, run: Path) -> None:
-    oid = "f" * 40
-    url = f"{hub.url}/{repo_of(run)}/commit/{oid}"
-    answer = json.dumps({"success": True, "commitOid": oid, "commitUrl": url})
-    hub.faults.add(Fault(COMMIT, 200, body=answer, times=EVER))
-    message = unfinished(run)
-    assert "files are missing" in message
-    assert f"{repo_of(run)}/model-00001-of-00001.safetensors" in message
-
-
 def test_a_commit_whose_files_are_not_listed_is_noticed(hub: Any, run: Path) -> None:
     hub.faults.add(Fault(LISTING, 200, body="[]", times=EVER))
     assert "accepted the commit" in unfinished(run)
-
-
-def test_who_was_overtaken_is_told_what_is_missing(hub: Any, run: Path) -> None:
-    hub.faults.add(Fault(COMMIT, 412, times=EVER))
-    message = unfinished(run)
-    assert "changed by another commit" in message
-    assert f"{repo_of(run)}/README.md" in message
-    assert message.splitlines()[-1].strip().startswith("hf-rlhf publish")
 
 
 def test_what_fails_beside_a_run_ends_in_its_command_too() -> None:

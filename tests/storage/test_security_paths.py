@@ -19,7 +19,6 @@ from hf_rlhf.hub import download as pull_module
 from hf_rlhf.hub.client import RemoteFile, RemoteState
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.upload_set import PushedFile, UploadSet
-from hf_rlhf.storage.files import atomic_write_text
 
 _writes: list[str] | None = None
 _CALLS = ("mkdir", "rename", "remove", "rmdir", "symlink", "link", "truncate")
@@ -142,16 +141,3 @@ def test_a_link_that_leads_out_of_a_run_is_not_published(tmp_path):
         bundle.add_file("config.json", run / "merged" / "config.json")
     with pytest.raises(PublishError, match="outside"):
         bundle.add_file("x.png", run / ".." / "outside.json")
-
-
-def test_a_folder_behind_a_link_is_replaced_not_followed(tmp_path):
-    """An atomic write replaces a link by a file: what the link led to stays as it was."""
-    outside = tmp_path / "outside.json"
-    outside.write_text("theirs")
-    root = tmp_path / "run"
-    root.mkdir()
-    (root / "run.json").symlink_to(outside)
-    atomic_write_text(root / "run.json", "ours")
-    assert outside.read_text() == "theirs"
-    assert (root / "run.json").read_text() == "ours"
-    assert not (root / "run.json").is_symlink()

@@ -139,23 +139,6 @@ def test_revisions_stay_what_they_were(
     assert api.list_repo_files("demo/m") == [".gitattributes"]
 
 
-def test_trees(api: HfApi, folder: Path) -> None:
-    api.create_repo("demo/m")
-    api.upload_folder(repo_id="demo/m", folder_path=folder, path_in_repo="a/b")
-    api.upload_file(repo_id="demo/m", path_in_repo="a/c.txt", path_or_fileobj=b"c")
-
-    def paths(**where: object) -> list[str]:
-        return [entry.path for entry in api.list_repo_tree("demo/m", **where)]
-
-    assert paths() == ["a", ".gitattributes"]
-    assert paths(path_in_repo="a") == ["a/b", "a/c.txt"]
-    assert len(paths(recursive=True)) == 3 + len(contents(folder)) + 2
-    below = api.get_paths_info("demo/m", ["a/b", "a/c.txt", "nowhere"])
-    assert [entry.path for entry in below] == ["a/b", "a/c.txt"]
-    with pytest.raises(EntryNotFoundError):
-        paths(path_in_repo="nowhere")
-
-
 def test_two_hubs_at_one_address_are_not_confused(tmp_path: Path, big: bytes) -> None:
     """hf_xet remembers what it has uploaded to an address, and does not send it again."""
     port = 0

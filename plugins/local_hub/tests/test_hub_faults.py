@@ -40,12 +40,6 @@ def test_it_lands_and_the_answer_is_lost(hub: RunningHub, api: HfApi) -> None:
     assert commits(api) == 1
 
 
-def test_retry_after_is_sent(hub: RunningHub) -> None:
-    hub.faults.add(Fault("GET /", status=429, retry_after=7))
-    answer = httpx.get(hub.url)
-    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "7")
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_dropped_connection(hub: RunningHub, api: HfApi, after: bool) -> None:
     api.create_repo("demo/m")

@@ -61,6 +61,10 @@ def test_creating_and_deleting(api: HfApi) -> None:
     assert status(error) == 409
     assert api.create_repo("demo/m", exist_ok=True).repo_id == "demo/m"
     assert api.create_repo("short").repo_id == "demo/short"
+    assert api.create_repo("team/m").repo_id == "team/m"
+    with pytest.raises(HfHubHTTPError) as error:
+        api.create_repo("strangers/m")
+    assert status(error) == 403
     assert api.create_repo("demo/m", repo_type="dataset").repo_type == "dataset"
     api.delete_repo("demo/m")
     assert not api.repo_exists("demo/m")
@@ -86,14 +90,6 @@ def test_a_token_that_only_reads(hub: RunningHub, api: HfApi) -> None:
         assert "only read" in str(error.value)
     assert send_commit(hub).status_code == 400
     assert len(api.list_repo_commits("demo/m")) == 1
-
-
-def test_namespaces_of_others(api: HfApi) -> None:
-    assert api.create_repo("team/m").repo_id == "team/m"
-    with pytest.raises(HfHubHTTPError) as error:
-        api.create_repo("strangers/m")
-    assert status(error) == 403
-    assert "strangers" in str(error.value)
 
 
 def test_private_repositories(hub: RunningHub, api: HfApi) -> None:
@@ -177,18 +173,6 @@ def test_bad_cards(api: HfApi, change: tuple[str, str], said: str) -> None:
         )
     assert api.list_repo_files("demo/m") == [".gitattributes"]
     api._validate_yaml(CARD)
-
-
-def test_a_commit_since(api: HfApi) -> None:
-    api.create_repo("demo/m")
-    first = api.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"1").oid
-    api.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"2", parent_commit=first)
-    with pytest.raises(HfHubHTTPError) as error:
-        api.upload_file(
-            repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"3", parent_commit=first
-        )
-    assert status(error) == 412
-    assert len(api.list_repo_commits("demo/m")) == 3
 
 
 def test_secrets_do_not_get_in(hub: RunningHub, api: HfApi) -> None:
