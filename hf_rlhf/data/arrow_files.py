@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 _TURN = {"role", "content"}
-BATCH_ROWS = 256
 
 ConvertedRow = tuple[str, Mapping[str, Any], Sequence[int]]
 """The row's position, columns and `HASHES`."""
@@ -49,14 +48,14 @@ def arrow_cache() -> Iterator[Path]:
 
 
 class ArrowRows:
-    """The converted rows of a source, in a file that the system deletes when it is closed.
+    """The converted rows of a source, in a file that the system deletes with this object.
 
     Lists in `conversation_columns` have the type of turns, even if all lists of a batch are empty.
     """
 
     def __init__(self, cache: Path, conversation_columns: frozenset[str]) -> None:
         # Unlinked, so that nothing is left on disk when this process is killed.
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=cache)  # noqa: SIM115 - see __exit__
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=cache)  # noqa: SIM115 - until collected
         self._conversation_columns = conversation_columns
         self._digest = hashlib.blake2b(digest_size=16)
         self._hashes = array("Q")
@@ -148,10 +147,7 @@ class ArrowRows:
             if len(selected):
                 yield selected
 
-    def __enter__(self) -> "ArrowRows":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def __del__(self) -> None:
         self._file.close()
 
 
@@ -166,12 +162,8 @@ def _unified(schemas: Sequence["pa.Schema"]) -> "pa.Schema":
     """Return types that hold the values of all tables; JSON where any table has JSON."""
     import pyarrow as pa
 
-    as_json = {
-        column.name
-        for schema in schemas
-        for column in schema
-        if isinstance(column.type, pa.JsonType)
-    }
+    columns = [column for schema in schemas for column in schema]
+    as_json = {column.name for column in columns if isinstance(column.type, pa.JsonType)}
     schemas = [
         pa.schema(
             column.with_type(pa.json_()) if column.name in as_json else column for column in schema

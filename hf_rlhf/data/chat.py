@@ -230,8 +230,8 @@ def tools_json(row: Row) -> str | None:
             "tools",
             row.at("tools"),
             row.values["tools"],
-            "a list of JSON schemas, or the same as JSON text: the chat template gets this column. "
-            "If it is something else, rename it (`columns`), or leave it out (`keep`).",
+            "a list of JSON schemas or its JSON text. If it is something else, rename it "
+            "(`columns`), or leave it out (`keep`).",
         )
     return json.dumps(tools, ensure_ascii=False)
 
@@ -279,8 +279,7 @@ def check_turn_order(turns: Sequence[Turn], where: str) -> None:
         elif role not in _NEXT[before]:
             raise BadRow(
                 "role_order",
-                f"{where}: turn {number} is {role}'s, expected {' or '.join(_NEXT[before])}'s: "
-                "user and assistant take turns, and the user begins.",
+                f"{where}: turn {number} is {role}'s, expected {' or '.join(_NEXT[before])}'s.",
             )
         else:
             waiting = [call.get("id") for call in turn.get("tool_calls", ())]
@@ -298,8 +297,7 @@ def _take_call(waiting: list[Any], name: Any, where: str) -> None:
         raise BadRow(
             "result_without_call",
             f"{where} is a tool's result, and no call before it waits for "
-            f"{'a result' if name is None else repr(name)}. Calls are `tool_calls` of the "
-            "assistant's turn, or turns from `function_call`, not text.",
+            f"{'a result' if name is None else repr(name)}. Calls are no text.",
         )
     waiting.remove(name if name in fitting else fitting[0])
 
@@ -337,7 +335,7 @@ def split_transcript_pair(chosen: str, rejected: str, where: str) -> tuple[list[
         raise BadRow(
             "different_prompts",
             f"{where}: chosen and rejected differ from character {len(prefix) + 1} on, before the "
-            "last turn, so they do not answer the same prompt.",
+            "last turn.",
         )
     first, second = (answer.removeprefix(" ") for answer in answers)
     return split_transcript(chosen[:cut], where), first, second

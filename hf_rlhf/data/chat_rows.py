@@ -8,20 +8,12 @@ report by reason.
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.arrow_files import (
-    BATCH_ROWS,
-    ArrowRows,
-    ConvertedRow,
-    arrow_cache,
-    common_schema,
-)
+from hf_rlhf.data.arrow_files import ArrowRows, ConvertedRow, arrow_cache, common_schema
 from hf_rlhf.data.chat import has_schemas, tools_json, turn_objects, unread_turn_keys
 from hf_rlhf.data.chat_arguments import READ_BY_TRL, ChatRowArguments
 from hf_rlhf.data.examples import Example
@@ -30,7 +22,7 @@ from hf_rlhf.data.rejected import BadRow, RejectedRows, convert_rows, format_cou
 from hf_rlhf.data.report_lines import report_lines
 from hf_rlhf.data.schemas import DetectedSchema, detect_schema
 from hf_rlhf.data.sources import Row, Rows, read_rows
-from hf_rlhf.data.splits import Selection, row_hashes, select
+from hf_rlhf.data.splits import row_hashes, select
 from hf_rlhf.data.trl_format import COLUMNS, ChatForm, TrlFormat
 from hf_rlhf.data.unsupported import check_marks, check_media
 from hf_rlhf.data.values import JSON_TURNS, TEXT, TRANSCRIPT, PlainText, arrow_problem, value_kind
@@ -38,8 +30,7 @@ from hf_rlhf.distributed import rank
 from hf_rlhf.errors import DataError
 from hf_rlhf.formatting import visible
 
-if TYPE_CHECKING:
-    from datasets import DatasetDict
+_BATCH_ROWS = 256
 
 
 def load_chat_rows(
@@ -63,6 +54,8 @@ def load_chat_rows(
         ModelError: messages are wanted and the tokenizer has no chat template.
         DiskError: the cache of `datasets` cannot be written, or is full.
     """
+    from datasets import DatasetDict
+
     schemas = chat_schemas(label, margin)
     trl_format = TrlFormat.of(form, arguments)
     source = read_rows(
@@ -83,15 +76,21 @@ def load_chat_rows(
     _print(
         f"{source.name}: {form} rows, schema {schema.schema.name}: {schema.why}; as {trl_format}."
     )
-    with ExitStack() as stack:
-        cache = stack.enter_context(arrow_cache())
-        columns = frozenset(COLUMNS[form])
-        written = [stack.enter_context(ArrowRows(cache, columns)) for _ in splits]
+    with arrow_cache() as cache:
+        written = [ArrowRows(cache, frozenset(COLUMNS[form])) for _ in splits]
         conversion = _Conversion(arguments, schema, trl_format)
         conversion.run(source.name, splits, written)
         hashes = [rows.hashes() for rows in written]
         selection = select(hashes[0], hashes[1] if held_out else None, arguments)
-        dataset = _dataset(written, selection, cache)
+        types = common_schema(written)
+        parts = {"train": (written[0], selection.train), "test": (written[-1], selection.test)}
+        dataset = DatasetDict(
+            {
+                name: rows.write(mask, types, cache)
+                for name, (rows, mask) in parts.items()
+                if mask.any()
+            }
+        )
     report = {
         "source": source.name,
         "commit": source.commit,
@@ -114,20 +113,6 @@ def load_chat_rows(
 def _print(line: str) -> None:
     if rank() == 0:
         print(visible(line), file=sys.stderr, flush=True)
-
-
-def _dataset(written: Sequence[ArrowRows], selection: Selection, cache: Path) -> "DatasetDict":
-    from datasets import DatasetDict
-
-    schema = common_schema(written)
-    parts = {"train": (written[0], selection.train), "test": (written[-1], selection.test)}
-    return DatasetDict(
-        {
-            name: rows.write(mask, schema, cache)
-            for name, (rows, mask) in parts.items()
-            if mask.any()
-        }
-    )
 
 
 @dataclass
@@ -192,7 +177,7 @@ class _Conversion:
                 self.skipped[example.skip] += 1
                 continue
             batch.append((row, example))
-            if len(batch) == BATCH_ROWS:
+            if len(batch) == _BATCH_ROWS:
                 yield batch
                 batch = []
         yield batch
@@ -254,10 +239,8 @@ class _Conversion:
                 raise BadRow("empty_response", f"{row.where}: {name} is empty.")
         answers = [{**turn, "content": turn["content"].strip()} for turn in example.answers]
         if len(answers) == 2 and answers[0] == answers[1]:
-            raise BadRow(
-                "chosen_equals_rejected",
-                f"{row.where}: chosen and rejected are the same text, so neither is preferred.",
-            )
+            problem = f"{row.where}: chosen and rejected are the same text."
+            raise BadRow("chosen_equals_rejected", problem)
         if self.arguments.system and example.history[0]["role"] != "system":
             turn = {"role": "system", "content": self.arguments.system}
             example = replace(example, history=[turn, *example.history])
@@ -271,11 +254,8 @@ class _Conversion:
             names &= set(self.arguments.keep)
         for name in names:
             if problem := arrow_problem(row.values[name]):
-                raise BadRow(
-                    f"unfit:{name}",
-                    f"{row.at(name)}: {problem}. Write it as text, or leave the column out "
-                    "(`keep`).",
-                )
+                cure = "Write it as text, or leave the column out (`keep`)."
+                raise BadRow(f"unfit:{name}", f"{row.at(name)}: {problem}. {cure}")
 
     def _converted(self, batch: Sequence[tuple[Row, Example]]) -> list[ConvertedRow]:
         converted: list[ConvertedRow] = []

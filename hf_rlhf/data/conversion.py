@@ -9,7 +9,7 @@ from typing import Generic
 
 from hf_rlhf.data.rejected import BadRow, Converted, convert_rows, format_counts
 from hf_rlhf.data.sources import Row, Rows, Source
-from hf_rlhf.data.splits import Split, hold_out, normalised_text
+from hf_rlhf.data.splits import Split, held_out_mask, normalised_text, text_hash
 from hf_rlhf.errors import DataError
 
 
@@ -46,6 +46,8 @@ def convert_source(
         DataError: a file cannot be read further, or a split has no rows left.
         BadRow: with `stops`.
     """
+    import numpy as np
+
     dropped: Counter[str] = Counter()
 
     def usable(rows: Rows, prefix: str) -> list[Converted]:
@@ -72,7 +74,8 @@ def convert_source(
     if held_out is not None:
         test = usable(held_out, "held-out")
     else:
-        mask = hold_out(list(map(text, train)), split)
+        prompts = np.array([text_hash(text(row)) for row in train], np.uint64)
+        mask = held_out_mask(prompts, np.ones(len(train), bool), split).tolist()
         test = list(compress(train, mask))
         train = list(compress(train, map(not_, mask)))
     texts = [{normalised_text(text(row)) for row in side} for side in (train, test)]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hf_rlhf.data.chat import (
     Turn,
@@ -77,19 +76,15 @@ def _instruction_turns(row: Row) -> list[Turn]:
 def _earlier_turns(row: Row) -> list[Turn]:
     value = row.values.get("history")
     pairs = decode_json_text(value) or []
-    if not isinstance(pairs, list) or not all(map(_is_text_pair, pairs)):
-        expected = "a list of pairs of prompt and answer. If it is something else, rename it"
-        raise BadRow.wrong_type("history", row.at("history"), value, f"{expected} (`columns`).")
+    is_list = isinstance(pairs, list) and all(isinstance(pair, list) for pair in pairs)
+    if not is_list or any([*map(type, pair)] != [str, str] for pair in pairs):
+        expected = "a list of pairs of prompt and answer, or another name for it (`columns`)."
+        raise BadRow.wrong_type("history", row.at("history"), value, expected)
     return [
         {"role": role, "content": text}
         for pair in pairs
         for role, text in zip(("user", "assistant"), pair, strict=True)
     ]
-
-
-def _is_text_pair(value: Any) -> bool:
-    texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
-    return texts and len(value) == 2
 
 
 def checked_history(row: Row, column: str, turns: Sequence[Turn]) -> list[Turn]:
@@ -107,8 +102,7 @@ def without_answer(row: Row, column: str, turns: list[Turn]) -> list[Turn]:
     if [turn["role"] for turn in turns[-2:]] == ["assistant", "assistant"]:
         raise BadRow(
             "two_final_answers",
-            f"{row.at(column)}: the last two turns are both assistant's, so it is unclear which of "
-            "them is the answer. Join them to one turn, or remove one.",
+            f"{row.at(column)}: the last two turns are both assistant's. Join or remove one.",
         )
     return turns[:-1]
 
@@ -140,8 +134,8 @@ def answer_turn(row: Row, prompt: str, column: str, history: Sequence[Turn]) -> 
     if kind == TRANSCRIPT and _repeats(split_transcript(value, row.at(column)), history):
         raise BadRow(
             "repeats_prompt",
-            f"{row.at(column)}: is a transcript that repeats the prompt, expected a text that is "
-            "the answer alone. If it is one, write `text: true`.",
+            f"{row.at(column)}: is a transcript that repeats the prompt, expected the answer. "
+            "If it is a text, write `text: true`.",
         )
     is_json = kind == JSON_TURNS and turns_in_text(value)
     beside_json = is_json and turns_in_text(str(row.values[prompt]))

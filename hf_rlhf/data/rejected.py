@@ -3,14 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from hf_rlhf.data.sources import Row, Rows, rename
 from hf_rlhf.data.values import describe_value
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage.files import atomic_file
+from hf_rlhf.storage.files import atomic_write_text
 
 _EXAMPLES = 3
 
@@ -70,41 +69,39 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
 
 
 class RejectedRows:
-    """Counts bad rows by reason, and lists them in a JSON Lines file, renamed when complete."""
+    """Counts bad rows by reason, and lists them in a JSON Lines file when all rows are read."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.reasons: Counter[str] = Counter()
         self._examples: list[str] = []
-        self._file: IO[bytes] | None = None
-        self._writing = ExitStack()
+        self._lines: list[str] = []
 
     def __enter__(self) -> "RejectedRows":
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self.path is not None and self._file is None and error[0] is None:
-            self.path.unlink(missing_ok=True)  # of an earlier run
-        self._writing.__exit__(*error)
+        if self.path is not None and error[0] is None:
+            if self._lines:
+                atomic_write_text(self.path, "".join(self._lines))
+            else:
+                self.path.unlink(missing_ok=True)  # of an earlier run
 
     def add(self, row: Row, number: int, error: BadRow) -> None:
         """Count and list a row. `number` counts the rows of its split from 1."""
         self.reasons[error.reason] += 1
         if len(self._examples) < _EXAMPLES:
             self._examples.append(str(error))
-        if self.path is None:
-            return
-        if self._file is None:
-            self._file = self._writing.enter_context(atomic_file(self.path))
-        entry = {
-            "where": row.where,
-            "row": number,
-            "reason": error.reason,
-            "message": str(error),
-            "values": row.values,
-        }
-        line = json.dumps(entry, ensure_ascii=False, default=str) + "\n"
-        self._file.write(line.encode("utf-8", errors="backslashreplace"))
+        if self.path is not None:
+            entry = {
+                "where": row.where,
+                "row": number,
+                "reason": error.reason,
+                "message": str(error),
+                "values": row.values,
+            }
+            line = json.dumps(entry, ensure_ascii=False, default=str) + "\n"
+            self._lines.append(line.encode("utf-8", "backslashreplace").decode("utf-8"))
 
     def check_share(self, name: str, rows_read: int, max_share: float) -> None:
         """Raise DataError if more than `max_share` of the rows of `name`, or all, are bad."""

@@ -6,9 +6,6 @@ from typing import Any
 
 from hf_rlhf.data.rejected import format_counts
 
-_MOST = 10
-"""Names in one list."""
-
 
 def report_lines(
     report: Mapping[str, Any], rejected_rows: Path | None, kept_columns: Sequence[str]
@@ -26,20 +23,12 @@ def report_lines(
         "columns left out": report["columns_left_out"],
         "keys of turns left out": keys,
     }
-    listed = [f"{name}: {_names(values)}" for name, values in parts.items() if values]
+    listed = [f"{name}: {', '.join(values)}" for name, values in parts.items() if values]
     if listed:
         yield f"not part of prompts and answers: {'; '.join(listed)}."
     if rows := report.get("texts_as_turns"):
         yield f"in {rows} rows, texts were read as turns; `text: true` keeps them as texts."
     if (calls := report.get("tool_calls")) and report["form"] != "prompts":
-        cure = ""
-        if report["form"] == "sft" and calls["learned"] < calls["read"]:
-            cure = (
-                ": `target: final` learns the last turn of a row alone, `target: every` all calls"
-            )
+        partly = report["form"] == "sft" and calls["learned"] < calls["read"]
+        cure = ": `target: final` learns those of a row's last turn, `target: every` all" * partly
         yield f"{calls['learned'] or 'none'} of {calls['read']} tool calls learned{cure}."
-
-
-def _names(values: Sequence[str]) -> str:
-    more = len(values) - _MOST
-    return ", ".join(values[:_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -278,10 +278,9 @@ def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[s
         loaded = load_dataset(name, subset, revision=commit or revision)
     except (OSError, ValueError, exceptions.DatasetsError) as error:
         raise DataError(
-            f"{name}: no local file or folder of that name, and as a Hub dataset"
-            f"{f' at {revision}' if revision else ''} it cannot be loaded: {error} "
-            "Check the name, `revision`, `subset`, your network, and `hf auth login` if it is "
-            "private or gated."
+            f"{name}: no local file or folder, and as a Hub dataset ({revision or 'main'}) "
+            f"it cannot be loaded: {error} Check the name, `revision`, `subset`, your network, and "
+            "`hf auth login` if it is private or gated."
         ) from error
     return Source(name, _of_datasets(name, dict(loaded), columns), commit)
 

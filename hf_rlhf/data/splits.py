@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hf_rlhf.data.chat import Turn
 from hf_rlhf.data.examples import Example
 from hf_rlhf.data.sources import Rows, Source
 from hf_rlhf.errors import DataError
@@ -26,7 +25,10 @@ DEFAULT_TEST_SHARE = 0.1
 def row_hashes(example: Example) -> tuple[int, int, int]:
     """Return the hashes in `HASHES`."""
     roles = [turn["role"] for turn in example.history] + ["answer"] * len(example.answers)
-    texts = [_written(turn) for turn in (*example.history, *example.answers)]
+    texts = []
+    for turn in (*example.history, *example.answers):
+        others = {key: value for key, value in turn.items() if key not in ("role", "content")}
+        texts.append(str(turn["content"]) + (json.dumps(others, sort_keys=True) if others else ""))
     plain = [normalised_text(text) for text in texts]
     prompt = [
         text for role, text in zip(roles, plain, strict=True) if role not in ("system", "answer")
@@ -36,12 +38,6 @@ def row_hashes(example: Example) -> tuple[int, int, int]:
         _hash("\x1e".join([*roles, *plain])),
         _hash("\x1e".join(prompt)),
     )
-
-
-def _written(turn: Turn) -> str:
-    """Return the text of a turn, and its other keys as JSON."""
-    others = {key: value for key, value in turn.items() if key not in ("role", "content")}
-    return str(turn["content"]) + (json.dumps(others, sort_keys=True) if others else "")
 
 
 def normalised_text(text: str) -> str:
@@ -54,6 +50,11 @@ def prompt_hash(prompt: str | Sequence[Mapping[str, Any]]) -> int:
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     texts = [str(turn["content"]) for turn in turns if turn["role"] != "system"]
     return _hash("\x1e".join(map(normalised_text, texts)))
+
+
+def text_hash(text: str) -> int:
+    """Return a hash of a text that ignores case and white space."""
+    return _hash(normalised_text(text))
 
 
 def _hash(text: str) -> int:
@@ -101,20 +102,17 @@ class Split:
         Raises:
             DataError: `split` is not one of the source's splits, or is needed and missing.
         """
-        train = self._train(source)
+        train = next(iter(source.splits.values()))
+        if self.split is not None or len(source.splits) > 1:
+            if self.split is None and "train" not in source.splits:
+                raise DataError(
+                    f"{source.name}: has the splits {', '.join(source.splits)}, and none of that "
+                    "name is `train`. Name the one to train on: `split: NAME`."
+                )
+            train = source.split(self.split or "train")
         names = () if self.cuts else HELD_OUT_SPLITS
         held_out = (source.splits[name] for name in names if name in source.splits)
         return train, next((rows for rows in held_out if rows is not train), None)
-
-    def _train(self, source: Source) -> Rows:
-        if self.split is None and len(source.splits) == 1:
-            return next(iter(source.splits.values()))
-        if self.split is None and "train" not in source.splits:
-            raise DataError(
-                f"{source.name}: has the splits {', '.join(source.splits)}, and none of that name "
-                "is `train`. Name the one to train on: `split: NAME`."
-            )
-        return source.split(self.split or "train")
 
     def describe(self, source: Source, unit: str = "prompt") -> str:
         """Describe the origin of a source's held-out rows for a report."""
@@ -156,15 +154,17 @@ def select(train: Mapping[str, Any], test: Mapping[str, Any] | None, split: Spli
     dropped: Counter[str] = Counter()
     if split.drop_duplicates != "none":
         for mask, repeat in zip(usable, repeats, strict=True):
-            dropped["duplicate"] += _clear(mask, repeat[split.drop_duplicates])
+            dropped["duplicate"] += int((mask & repeat[split.drop_duplicates]).sum())
+            mask &= ~repeat[split.drop_duplicates]
     if test is None:
         held_out = held_out_mask(train["prompt"], usable[0], split)
         masks = [usable[0] & ~held_out, usable[0] & held_out]
     else:
         shared = np.isin(train["prompt"], test["prompt"][usable[1]])
-        report["train_rows_whose_prompt_is_held_out"] = int((shared & usable[0]).sum())
+        overlap = report["train_rows_whose_prompt_is_held_out"] = int((shared & usable[0]).sum())
         if split.drop_overlap:
-            dropped["prompt_is_held_out"] += _clear(usable[0], shared)
+            dropped["prompt_is_held_out"] += overlap
+            usable[0] &= ~shared
         masks = usable
     if not masks[0].any():
         raise DataError(
@@ -183,13 +183,6 @@ def _repeats(hashes: Any) -> Any:
     mask = np.ones(len(hashes), bool)
     mask[np.unique(hashes, return_index=True)[1]] = False
     return mask
-
-
-def _clear(mask: Any, rows: Any) -> int:
-    """Clear `mask` where `rows` is set; return the number of rows removed."""
-    count = int((mask & rows).sum())
-    mask &= ~rows
-    return count
 
 
 def _thin(mask: Any, max_rows: int | None, seed: int) -> int:
@@ -240,19 +233,6 @@ def held_out_mask(prompts: Any, usable: Any, split: Split) -> Any:
     is_held_out[held_out] = True
     mask = np.zeros(len(prompts), bool)
     mask[usable] = is_held_out[index]
-    return mask
-
-
-def hold_out(texts: Sequence[str], split: Split) -> list[bool]:
-    """Return whether to hold out each row, by a text such as its question.
-
-    Texts that differ only in case and white space count as equal. Raises DataError like
-    `held_out_mask`.
-    """
-    import numpy as np
-
-    hashes = np.array([_hash(normalised_text(text)) for text in texts], np.uint64)
-    mask: list[bool] = held_out_mask(hashes, np.ones(len(texts), bool), split).tolist()
     return mask
 
 

@@ -38,8 +38,7 @@ def trainable_rows(loaded: Loaded, columns: Collection[str] = ()) -> Loaded:
         if rows.format["type"] == "custom":
             raise DataError(
                 f"{name}: a function changes the rows each time they are read (`with_transform`). "
-                "Apply it once, with `dataset.map(function)`. The nulls that a table adds to "
-                "`tools` and `tool_calls` need no function: a run removes them."
+                "Apply it once, with `dataset.map(function)`."
             )
         if rows.format["type"] is not None or rows.format["columns"] != rows.column_names:
             rows = rows.with_format(None).select_columns(rows.format["columns"])
@@ -95,15 +94,13 @@ def _without_nulls(rows: "Dataset", split: str) -> "Dataset":
     def clean(row: Mapping[str, Any], index: int) -> dict[str, Any]:
         try:
             return {
-                name: None
-                if row[name] is None and make is not _kwargs
-                else make(_own(row[name], kind))
+                name: make(_own(row[name], rows.features[name]))
+                if row[name] is not None or make is _kwargs
+                else None
                 for name, make in makers.items()
-                for kind in (rows.features[name],)
             }
         except ValueError as error:
-            columns = ", ".join(makers)
-            raise DataError(f"row {index} of {split}: {columns}: {error}. Correct it.") from error
+            raise DataError(f"row {index} of {split}: {', '.join(makers)}: {error}.") from error
 
     desc = "Removing the nulls of the table"
     return rows.map(clean, with_indices=True, features=features, desc=desc)

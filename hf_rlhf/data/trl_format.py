@@ -70,8 +70,7 @@ class TrlFormat:
         if arguments.format == "conversational" and not has_template:
             raise ModelError(
                 "`format: conversational` needs a tokenizer with a chat template, and this one has "
-                "none. Use an instruction-tuned model, save a chat template with the tokenizer, or "
-                "write `format: text`."
+                "none. Use an instruction-tuned model, or write `format: text`."
             )
         conversational = has_template and arguments.format in ("auto", "conversational")
         templates = {
@@ -86,9 +85,8 @@ class TrlFormat:
             )
         if form == "messages" and not conversational:
             raise DataError(
-                "`target: every` gives messages, of which a chat template marks the assistant's; "
-                "there is none with `format: text`. Use `target: final`, or a tokenizer with a "
-                "chat template."
+                "`target: every` gives messages, which need a tokenizer with a chat template and "
+                "no `format: text`. Use `target: final`, or such a tokenizer."
             )
         return cls(
             form,
@@ -106,9 +104,8 @@ class TrlFormat:
             has = "a thought" if "reasoning_content" in keys else "a tool call"
             raise BadRow(
                 "needs_messages",
-                f"{row.where}: has {has}, which only a chat template can write. Use a tokenizer "
-                "with one, and not `format: text`; keys of turns that are named in `ignore` are "
-                "left out.",
+                f"{row.where}: has {has}, which only a chat template can write: not `format: text`."
+                " Keys of turns that are named in `ignore` are left out.",
             )
         if "tool_calls" in keys:
             _check_calls(row, [*example.history, *example.answers])
@@ -116,8 +113,7 @@ class TrlFormat:
             raise BadRow(
                 "thought_not_written",
                 f"{row.where}: has a thought, and the tokenizer's chat template writes none. Use "
-                "a template that does (`chat_template`), or name the key of the thought in "
-                "`ignore` to leave it out.",
+                "one that does (`chat_template`), or name the key of the thought in `ignore`.",
             )
 
     def columns(self, example: Example) -> dict[str, Any]:

@@ -95,7 +95,8 @@ import sys, time, datasets
 from pathlib import Path
 datasets.config.HF_DATASETS_CACHE = Path(sys.argv[1])
 from hf_rlhf.data.arrow_files import ArrowRows, arrow_cache
-with arrow_cache() as cache, ArrowRows(cache, frozenset()) as rows:
+with arrow_cache() as cache:
+    rows = ArrowRows(cache, frozenset())
     rows.add([("a.jsonl:1", {"prompt": "q" * 100_000}, (1, 2, 3))])
     print("ready", flush=True)
     time.sleep(120)

@@ -152,7 +152,7 @@ def test_keys_of_turns_that_are_not_read_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("turns", "said"),
     [
-        ([U, A, A], r"two_final_answers: 2.*the last two turns are both assistant's.*Join them"),
+        ([U, A, A], r"two_final_answers: 2.*the last two turns are both assistant's. Join"),
         ([{"messages": [U, A]}], "with the keys messages, expected .*write a row for each"),
         ([[U, A]], "messages: messages is a list and not a list of turns"),
     ],
