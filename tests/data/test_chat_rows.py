@@ -32,61 +32,31 @@ DEEP: Any = "x"
 for _ in range(100):
     DEEP = [DEEP]
 U, A, S = ({"role": role, "content": role} for role in ("user", "assistant", "system"))
-BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
-    "equal": (preference, {"prompt": "q", "chosen": "a", "rejected": "a "}, "chosen_equals_reject"),
-    "empty": (sft, {"prompt": "q", "response": " \n"}, "empty_response"),
-    "no prompt": (sft, {"prompt": "", "response": "a"}, "empty_prompt"),
-    "null": (sft, {"prompt": "q", "response": None}, "null:response"),
-    "number": (sft, {"prompt": "q", "response": 5}, "wrong_type:response"),
-    "missing": (sft, {"prompt": "q"}, "missing_column:response"),
-    "order": (sft, {"prompt": [U, U], "response": "a"}, "role_order"),
-    "assistant first": (sft, {"prompt": [A, U], "response": "a"}, "role_order"),
-    "ends with assistant": (sft, {"prompt": [U, A], "response": "a"}, "ends_with_assistant"),
-    "system later": (sft, {"prompt": [U, S, U], "response": "a"}, "system_in_the_middle"),
-    "only system": (sft, {"prompt": [S], "response": "a"}, "empty_prompt"),
-    "no turns": (sft, {"prompt": [], "response": "a"}, "empty_prompt"),
-    "role": (sft, {"prompt": [{"role": "judge", "content": "x"}], "response": "a"}, "unknown_role"),
-    "tool": (
-        sft,
-        {"prompt": [{"from": "observation", "value": "x"}], "response": "a"},
-        "result_without_call",
-    ),
-    "turn": (sft, {"prompt": [{"text": "x"}], "response": "a"}, "wrong_type:turn"),
-    "content": (
-        sft,
-        {"prompt": [{"role": "user", "content": None}], "response": "a"},
-        "wrong_type:content",
-    ),
-    "deep": (sft, {"prompt": "q", "response": "a", "meta": DEEP}, "unfit:meta"),
-    "64 bits": (sft, {"prompt": "q", "response": "a", "meta": [10**30]}, "unfit:meta"),
-    "empty turn": (
-        sft,
-        {"prompt": [{**U}, {**A, "content": " "}, {**U}], "response": "a"},
-        "empty_turn",
-    ),
-    "picture": (
-        sft,
-        {"prompt": [{**U, "content": [{"type": "image", "image": "x"}]}], "response": "a"},
-        "wrong_type:content",
-    ),
-    "system type": (sft, {"prompt": "q", "response": "a", "system": 5}, "wrong_type:system"),
-    "two systems": (
-        sft,
-        {"prompt": [S, U], "response": "a", "system": "other"},
-        "two_system_prompts",
-    ),
-    "answer turns": (sft, {"prompt": "q", "response": [A, A]}, "answer_not_one_turn"),
-    "user answers": (sft, {"prompt": "q", "response": [U]}, "answer_not_one_turn"),
-    "margin": (
-        preference,
-        {"prompt": "q", "chosen": "a", "rejected": "b", "margin": "x"},
-        "not_a_number:margin",
-    ),
-    "negative": (
-        preference,
-        {"prompt": "q", "chosen": "a", "rejected": "b", "margin": -1},
-        "negative_margin",
-    ),
+BAD_PROMPTS: dict[str, Any] = {
+    "empty_prompt": "",
+    "role_order": [A, U],
+    "ends_with_assistant": [U, A],
+    "system_in_the_middle": [U, S, U],
+    "unknown_role": [{"role": "judge", "content": "x"}],
+    "result_without_call": [{"from": "observation", "value": "x"}],
+    "wrong_type:turn": [{"text": "x"}],
+    "wrong_type:content": [{**U, "content": [{"type": "image", "image": "x"}]}],
+    "empty_turn": [U, {**A, "content": " "}, U],
+}
+BAD_ROWS: dict[str, dict[str, Any]] = {
+    "empty_response": {"response": " \n"},
+    "null:response": {"response": None},
+    "wrong_type:response": {"response": 5},
+    "unfit:meta": {"meta": DEEP},
+    "wrong_type:system": {"system": 5},
+    "two_system_prompts": {"prompt": [S, U], "system": "other"},
+    "answer_not_one_turn": {"response": [A, A]},
+    **{reason: {"prompt": prompt} for reason, prompt in BAD_PROMPTS.items()},
+}
+BAD_PAIRS: dict[str, dict[str, Any]] = {
+    "chosen_equals_rejected": {"rejected": "a "},
+    "not_a_number:margin": {"margin": "x"},
+    "negative_margin": {"margin": -1},
 }
 GOOD = {
     sft: {"prompt": "q", "response": "a"},
@@ -94,9 +64,10 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_row_is_listed_with_place_and_reason(tmp_path: Path, name: str) -> None:
-    adapter, row, reason = BAD[name]
+@pytest.mark.parametrize("reason", [*BAD_ROWS, *BAD_PAIRS])
+def test_a_bad_row_is_listed_with_place_and_reason(tmp_path: Path, reason: str) -> None:
+    adapter = preference if reason in BAD_PAIRS else sft
+    row = {**GOOD[adapter], **(BAD_PAIRS if reason in BAD_PAIRS else BAD_ROWS)[reason]}
     path, rejected = write_rows(tmp_path, [GOOD[adapter], row]), tmp_path / "out" / "rejected.jsonl"
     loaded = load(adapter, path, rejected_rows=rejected, max_rejected_share=0.5)
     (line,) = listed(rejected)
@@ -122,10 +93,7 @@ def transcript(*texts: str) -> str:
     [
         (transcript("q", "a", "one", "b"), transcript("q", "a", "two", "c"), "different_prompts"),
         (transcript("q", "a"), transcript("q", "a", "and", "c"), "different_prompts"),
-        (transcript("q", "a"), transcript("p", "b"), "different_prompts"),
-        (transcript("q", "", "r", "a"), transcript("q", "", "r", "b"), "empty_turn"),
         (transcript("q", " "), transcript("q", "b"), "empty_response"),
-        (transcript("q", "b"), transcript("q", "b"), "chosen_equals_rejected"),
         (
             transcript("q", "x\n\nAssistant: a"),
             transcript("q", "x\n\nAssistant: b"),
@@ -166,7 +134,6 @@ def test_a_conversation_in_another_form_is_refused(tmp_path: Path, turns: Any, s
     ("line", "reason"),
     [
         ('{"prompt": bad', "unreadable"),
-        ('{"prompt": "\\ud83d", "chosen": "a", "rejected": "b"}', "unreadable"),
         ('{"prompt": "q", "prompt": "p", "chosen": "a", "rejected": "b"}', "unreadable"),
         (f'{{"prompt": "q", "chosen": "a", "rejected": "b", "meta": {"[" * 3000}', "unreadable"),
         (
@@ -192,18 +159,6 @@ def test_one_line_that_cannot_be_used_is_counted_like_any_bad_row(
     write_rows(tmp_path, rows)
     load(preference, str(path), rejected_rows=tmp_path / "rejected.jsonl")
     assert not (tmp_path / "rejected.jsonl").exists(), "a list of an earlier run goes"
-
-
-def test_what_is_left_out_is_said_with_counts(tmp_path: Path, capsys: Any) -> None:
-    path = write_rows(tmp_path, [GOOD[sft], {"prompt": "q", "response": ""}])
-    load(sft, path, max_rejected_share=0.5)
-    assert "1 of 2 rows kept; left out: empty_response: 1.\n" in capsys.readouterr().err
-    load(sft, path, max_rejected_share=0.5, rejected_rows=tmp_path / "bad.jsonl")
-    assert f"empty_response: 1; bad rows are in {tmp_path}/bad.jsonl" in capsys.readouterr().err
-    with pytest.raises(
-        DataError, match=r"\(empty_response: 1\).*rejected_rows.jsonl of the run lists"
-    ):
-        load(sft, path)
 
 
 def test_labels_are_of_their_set_or_what_pandas_made_of_it(tmp_path: Path) -> None:
@@ -237,12 +192,9 @@ QUOTED = "Human: I lost my card.\n\nAssistant: I can block it.\n\nHuman: Please.
     "text",
     [
         '[{"role": "assistant", "content": "hi"}]',
-        '[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]',
         '[{"from": "Paris", "to": "Lyon"}]',
-        '[{"value": 3}]',
         '[{"content": "cut',
         "Human: hi\n\nAssistant: ho",
-        "Human: hi\n\nAssistant:",
         QUOTED,
     ],
 )

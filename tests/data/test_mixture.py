@@ -81,18 +81,6 @@ def test_smaller_sources_repeat_where_the_run_file_says_so() -> None:
     assert loaded.report["mixture"]["a"]["rows"] == 100
 
 
-def test_shares_of_tokens_and_of_rows_differ() -> None:
-    short, long = source("a", 0.5, 1000, words=1), source("b", 0.5, 1000, words=7)
-    mix = mixed(short, long, by="tokens").report["mixture"]
-    # Rows of 4 and of 10 tokens: prompts have three words.
-    assert mix["a"] == {
-        **{"weight": 0.5, "share_of_tokens": 0.5, "share_of_rows": round(10 / 14, 6)},
-        **{"tokens": 4000, "rows": 1000, "different_rows": 1000, "available_rows": 1000},
-        "held_out_rows": 0,
-    }
-    assert (mix["b"]["tokens"], mix["b"]["rows"]) == (4000, 400)
-
-
 def test_a_prompt_that_one_source_holds_out_trains_in_none() -> None:
     a, b = source("a", None, 5, test=2), source("b", None, 5, test=3)
     b.dataset["train"] = Dataset.from_dict(
@@ -219,9 +207,3 @@ def test_the_problems_of_all_sources_are_reported_with_their_places(values: dict
         r"sources\.1\.spilt.*Did you mean `split`",
     ):
         assert re.search(pattern, text), text
-
-
-def test_sources_are_checked_against_the_templates_of_training(values: dict[str, Any]) -> None:
-    values["dataset"]["sources"][0]["chat_template_kwargs"] = {"enable_thinking": True}
-    with pytest.raises(ConfigError, match="the dataset formats its prompts with"):
-        resolve_run(RunFile.from_mapping(values))

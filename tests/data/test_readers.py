@@ -19,7 +19,6 @@ ROWS: list[dict[str, Any]] = [
     {"question": "Où? 日本 🙂", "note": ""},
     {"question": "Why?", "note": "x" * 200_000},
 ]
-ARRAY = json.dumps(ROWS[:2], indent=1, ensure_ascii=False).encode()
 JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS[:2]).encode()
 
 
@@ -137,15 +136,10 @@ def read_until_error(path: Path) -> tuple[list[Row], str | None]:
     return rows, None
 
 
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_gzip_cut_at_any_byte_is_an_error(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    packed = gzip.compress(JSONL)
-    cut = data.draw(st.integers(0, len(packed) - 1))
-    path = tmp_path_factory.mktemp("cut") / "rows.jsonl.gz"
-    path.write_bytes(packed[:cut])
+@pytest.mark.parametrize("cut", [0, 1, 40, -1])
+def test_gzip_that_was_cut_is_an_error(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(JSONL)[:cut])
     with pytest.raises(DataError, match="rows.jsonl.gz"):
         read(path)
 
@@ -157,18 +151,6 @@ def test_damaged_parquet_is_a_data_error(tmp_path: Path) -> None:
         DataError, match=r"cut\.parquet, row 1 or after it: is not readable Parquet"
     ):
         read(cut)
-
-
-@given(cut=st.integers(1, len(ARRAY) - 1))
-@settings(max_examples=60, deadline=None)
-def test_an_array_cut_at_any_byte_gives_the_line(tmp_path_factory: Any, cut: int) -> None:
-    path = write(tmp_path_factory.mktemp("cut") / "rows.json", ARRAY[:cut])
-    with pytest.raises(DataError, match=r"rows\.json:\d+: is (not valid JSON|not UTF-8)"):
-        read(path)
-
-
-def test_one_object_is_one_row(tmp_path: Path) -> None:
-    assert len(read(write(tmp_path / "rows.json", b'{\n "a": 1\n}'))) == 1
 
 
 FAULTY_LINES = [b'{"a": bad}', b'{"a": 1, "a": 2}', b'{"a": "\\ud83d"}', b"[1]", b'{"a": "\xff"}']

@@ -55,84 +55,71 @@ def last(turns: Turns) -> str:
     return turns[-1]["content"]
 
 
-# How a conversation is written in each form. `h` is the history without a system turn, `a` the
-# answers, the better one first. What stands under SINGLE can hold one user turn only.
+# How a conversation is written in each form: history without a system turn, answers with the better
+# one first. What stands under SINGLE can hold one user turn only.
 Written = Callable[[Turns, tuple[str, ...]], dict[str, Any]]
+PAIR = ("chosen", "rejected")
+
+
+def columns(prompt: str, *names: str, ask: Any = list, give: Any = str) -> Written:
+    return lambda h, a: {
+        prompt: ask(h),
+        **{name: give(text) for name, text in zip(names, a, strict=False)},
+    }
+
+
+def transcripts(h: Turns, a: tuple[str, ...]) -> dict[str, Any]:
+    return {name: transcript([*h, assistant(text)]) for name, text in zip(PAIR, a, strict=True)}
+
+
+def pku(h: Turns, a: tuple[str, ...]) -> dict[str, Any]:
+    labels = {"better_response_id": 1, "safer_response_id": 0}
+    return {"prompt": h, "response_0": a[1], "response_1": a[0], **labels}
+
+
 SINGLE: dict[str, dict[str, Written]] = {
-    "sft": {
-        "instruction_output": lambda h, a: {"instruction": last(h), "output": a[0]},
-    },
+    "sft": {"instruction_output": columns("instruction", "output", ask=last)},
     "preference": {
-        "question_response_chosen_rejected": lambda h, a: {
-            "question": last(h),
-            "response_chosen": a[0],
-            "response_rejected": a[1],
-        },
-        "instruction_chosen_rejected": lambda h, a: {
-            "instruction": last(h),
-            "chosen": a[0],
-            "rejected": a[1],
-        },
+        "question_response_chosen_rejected": columns(
+            "question", "response_chosen", "response_rejected", ask=last
+        ),
+        "instruction_chosen_rejected": columns("instruction", *PAIR, ask=last),
     },
-    "prompts": {"instruction": lambda h, a: {"instruction": last(h)}},
+    "prompts": {"instruction": columns("instruction", ask=last)},
 }
 ANY: dict[str, dict[str, Written]] = {
     "sft": {
-        "prompt_response": lambda h, a: {"prompt": h, "response": a[0]},
-        "prompt_completion": lambda h, a: {"prompt": h, "completion": [assistant(a[0])]},
-        "question_answer": lambda h, a: {
-            "question": transcript(h) + "\n\nAssistant:",
-            "answer": a[0],
-        },
+        "prompt_response": columns("prompt", "response"),
+        "prompt_completion": columns("prompt", "completion", give=lambda text: [assistant(text)]),
+        "question_answer": columns(
+            "question", "answer", ask=lambda h: transcript(h) + "\n\nAssistant:"
+        ),
         "messages": lambda h, a: {"messages": [*h, assistant(a[0])]},
         "conversations": lambda h, a: {"conversations": sharegpt([*h, assistant(a[0])])},
     },
     "preference": {
         "prompt_chosen_rejected": lambda h, a: {
-            "prompt": h,
-            "chosen": [*h, assistant(a[0])],
+            **{"prompt": h, "chosen": [*h, assistant(a[0])]},
             "rejected": [assistant(a[1])],
         },
-        "question_chosen_rejected": lambda h, a: {
-            "question": h,
-            "chosen": a[0],
-            "rejected": a[1],
-        },
-        "hh_transcripts": lambda h, a: {
-            "chosen": transcript([*h, assistant(a[0])]),
-            "rejected": transcript([*h, assistant(a[1])]),
-        },
-        "pku_saferlhf": lambda h, a: {
-            "prompt": h,
-            "response_0": a[1],
-            "response_1": a[0],
-            "better_response_id": 1,
-            "safer_response_id": 0,
-        },
-        "conversations_pair": lambda h, a: {
-            "conversations": sharegpt(h),
-            "chosen": sharegpt([assistant(a[0])])[0],
-            "rejected": sharegpt([assistant(a[1])])[0],
-        },
-        "messages_pair": lambda h, a: {
-            "messages": h,
-            "chosen": assistant(a[0]),
-            "rejected": a[1],
-        },
+        "question_chosen_rejected": columns("question", *PAIR),
+        "hh_transcripts": transcripts,
+        "pku_saferlhf": pku,
+        "conversations_pair": columns(
+            "conversations", *PAIR, ask=sharegpt, give=lambda text: sharegpt([assistant(text)])[0]
+        ),
+        "messages_pair": columns("messages", *PAIR, give=assistant),
         "message_pair": lambda h, a: {
             "chosen": json.dumps([*h, assistant(a[0])]),
             "rejected": [*h, assistant(a[1])],
         },
     },
     "prompts": {
-        "prompt": lambda h, a: {"prompt": h},
-        "question": lambda h, a: {"question": sharegpt(h)},
+        "prompt": columns("prompt"),
+        "question": columns("question", ask=sharegpt),
         "messages": lambda h, a: {"messages": [*h, assistant(a[0])]},
-        "conversations": lambda h, a: {"conversations": sharegpt(h)},
-        "hh_transcripts": lambda h, a: {
-            "chosen": transcript([*h, assistant(a[0])]),
-            "rejected": transcript([*h, assistant(a[1])]),
-        },
+        "conversations": columns("conversations", ask=sharegpt),
+        "hh_transcripts": transcripts,
     },
 }
 
@@ -163,12 +150,7 @@ def is_single(adapter: str, name: str) -> bool:
 
 
 def shown(adapter: str, history: Turns, answers: tuple[str, ...]) -> dict[str, Any]:
-    names = {
-        "sft": ["completion"],
-        "unpaired": ["completion"],
-        "preference": ["chosen", "rejected"],
-        "prompts": [],
-    }[adapter]
+    names = {"preference": [*PAIR], "prompts": []}.get(adapter, ["completion"])
     parts = [[assistant(text)] for text in answers[: len(names)]]
     return {"prompt": history, **dict(zip(names, parts, strict=True))}
 

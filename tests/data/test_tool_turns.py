@@ -325,13 +325,10 @@ def test_media_are_refused(tmp_path: Path, adapter: Any, media: dict[str, Any]) 
     row = load(adapter, tmp_path, [{**plain, **media}], ignore=[name]).dataset["train"][0]
     assert name not in row
     assert row["prompt"][0]["content"] == "<image>What?"
+    with pytest.raises(DataError, match=rf"media:{name}.*\n.*field 'messages'"):
+        load(sft, tmp_path, [{"messages": [{**USER, **media}, ANSWER]}])
     empty = {name: type(media[name])()}
     assert load(adapter, tmp_path, [{**plain, **empty}, plain]).report["kept"] == 2
-
-
-def test_media_in_turns_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"media:images.*\n.*field 'messages'"):
-        load(sft, tmp_path, [{"messages": [{**USER, "images": ["p.png"]}, ANSWER]}])
 
 
 def test_what_is_neither_prompt_nor_answer_is_named(tmp_path: Path, capsys: Any) -> None:

@@ -231,11 +231,6 @@ def test_citation_f1_of_a_malformed_answer_is_0_unless_allowed():
     assert pay(CitationF1(judge, require_well_formed=False), "Hi! " + GOOD) == [1.0]
 
 
-def test_judge_down_does_not_pay_for_citing_nothing():
-    """An uncited claim had F1 1.0 in dr-tulu when the judge was down."""
-    assert pay(CitationF1(Fixed(support=None)), UNCITED, GOOD) == [0.0, None]
-
-
 def test_card_faithful_is_ten_times_rubrics_plus_a_fifth_of_f1():
     judge = Fixed({"P": 0.5, "N": 0.0})
     reward = RefinerReward(judge, preset="card_faithful", instance_rubrics_only=True)
@@ -276,12 +271,6 @@ def test_hardened_is_the_default_and_a_perfect_answer_gets_1():
     assert pay(reward, fake) == [pytest.approx((1.0 + 0.5 * 2 / 3 - 0.5 * 0.5) / 1.5)]
 
 
-def test_hardened_pays_negatives_only_if_a_claim_is_supported():
-    row = {**ROW, "positive_rubrics": []}
-    assert pay(RefinerReward(Fixed(support=0.0)), GOOD, row=row) == [0.0]
-    assert pay(RefinerReward(Fixed(support=0.5)), GOOD, row=row) == [pytest.approx(1.25 / 1.5)]
-
-
 def test_an_honest_abstention_is_worth_what_its_rubrics_say():
     silent = "<answer>The sources do not say how old Alder is.</answer>"
     told = {**ROW, "positive_rubrics": [{"criterion": "States that it is unknown.", "weight": 1}]}
@@ -312,11 +301,6 @@ def test_an_abstention_is_heard_by_rubrics_that_ask_for_silence_and_by_no_other(
 )
 def test_which_criteria_ask_for_silence(criterion, silence):
     assert asks_for_silence(criterion) is silence
-
-
-def test_where_rubrics_earn_nothing_citations_earn_nothing():
-    assert pay(RefinerReward(Fixed({"P": 0.0})), GOOD) == [0.0]
-    assert pay(RefinerReward(Fixed({"P": 0.0}), conjunctive=False), GOOD)[0] > 0.5
 
 
 def test_stating_every_value_is_not_stating_the_right_one():
@@ -414,12 +398,6 @@ def test_failures_and_parts_are_logged():
 def test_without_a_judge_the_first_call_says_how_to_give_one(reward):
     with pytest.raises(JudgeError, match="judges: {main: {name: lexical}}"):
         pay(reward, GOOD)
-
-
-def test_chat_completions_are_read():
-    chat = [{"role": "assistant", "content": GOOD}]
-    assert pay(RefinerReward(Fixed()), chat) == [1.0]
-    assert pay(AnswerFormat(), chat) == [1.0]
 
 
 def test_monitors_give_a_number_for_everything():

@@ -8,16 +8,13 @@ precision (1 if anything in the source is relevant); the score is the mean over 
 0.4 for the share of ids that exist is left out: ours has that in precision. Both ask one judge,
 `lexical`, so that they differ in how an answer is read and added up, and in nothing else.
 
-`python plugins/refiner/tests/test_original_citations.py` prints the table that the docs show.
+`python experiments/refiner_tiny/original_citations.py` prints the table that the docs show.
 """
 
 import asyncio
 import re
-from pathlib import Path
 
-import pytest
-
-from hf_rlhf.contracts import Question, Verdict
+from hf_rlhf.contracts import Question
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner.rewards import CitationF1
 from hf_rlhf_refiner.statements import abstains, statements
@@ -31,7 +28,6 @@ SOURCES = {
 }
 ONE, TWO, WRONG = f"[S1]{FOUNDED}[/]", f"[S2]{LED}[/]", "[S1]Alder has 900 staff.[/]"
 BOTH = "Alder was founded in 1925 and is led by Ada Quill."
-TOLERANCE = 0.05
 
 ANSWERS = [
     ("two claims, each with its source", f"⟨{ONE} {TWO}⟩", ""),
@@ -74,18 +70,9 @@ ANSWERS = [
 
 
 def written(shorthand, tag):
+    """Return an answer with the tags of a scorer."""
     text = shorthand.replace("⟨", "<answer>").replace("⟩", "</answer>").replace("[/]", f"</{tag}>")
     return re.sub(r"\[([^\[\]]*)\]", rf"<{tag} id=\1>", text)
-
-
-class Down:
-    """A judge that gives no verdict."""
-
-    def answer(self, question):
-        return Verdict(None)
-
-    async def judge(self, questions):
-        return [Verdict(None)] * len(questions)
 
 
 def original(text, sources, judge):
@@ -103,6 +90,7 @@ def original(text, sources, judge):
 
 
 def claim_f1(claim, cited, judge):
+    """Return the F1 of a claim."""
     plain = re.sub("<[^<>]*>", " ", claim)
     if cited:
         support = judge.answer(Question("support", claim, context=cited)).score or 0.0
@@ -115,6 +103,7 @@ def claim_f1(claim, cited, judge):
 
 
 def ours(text, sources, judge):
+    """Return citation_f1's score."""
     listed = [{"id": identifier, "text": text_} for identifier, text_ in sources.items()]
     return asyncio.run(CitationF1(judge)([""], [text], sources=[listed]))[0]
 
@@ -128,32 +117,10 @@ def compared():
 
 
 def markdown():
+    """Return the table."""
     lines = ["| answer | original | ours | why |", "|---|--:|--:|---|"]
     lines += [f"| {name} | {a:.2f} | {b:.2f} | {why} |" for name, a, b, why in compared()]
     return "\n".join(lines) + "\n"
-
-
-def test_every_difference_is_explained_and_nothing_else():
-    rows = list(compared())
-    assert len(rows) == 20
-    for name, theirs, mine, why in rows:
-        assert (abs(theirs - mine) > TOLERANCE) is bool(why), (name, theirs, mine)
-
-
-def test_the_docs_show_the_differences_as_measured():
-    docs = Path(__file__).resolve().parents[3] / "docs/explanation/citation-score.md"
-    agree = sum(not why for *_, why in ANSWERS)
-    text = docs.read_text(encoding="utf-8")
-    assert markdown() in text
-    assert f"agree on {agree} of {len(ANSWERS)}" in text
-
-
-@pytest.mark.parametrize(
-    ("shorthand", "theirs", "mine"), [(f"⟨{LED}⟩", 1.0, 0.0), (f"⟨{ONE}⟩", 0.0, None)]
-)
-def test_without_a_judge_the_original_pays_for_citing_nothing(shorthand, theirs, mine):
-    assert original(written(shorthand, "cite"), SOURCES, Down()) == theirs
-    assert ours(written(shorthand, "snippet"), SOURCES, Down()) == mine
 
 
 if __name__ == "__main__":
