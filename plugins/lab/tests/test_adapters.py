@@ -40,14 +40,3 @@ def test_the_rewards_of_a_verifiers_task_are_summed_by_weight():
     reward = VerifiersReward(lambda prompt, answer: Spelled(Answer(prompt=prompt, answer=answer)))
     given = {"prompts": ["p"] * 3, "completions": ["abc", "ab", "abcdef"], "answer": ["abc"] * 3}
     assert asyncio.run(reward(**given)) == [3.0, 1.0, 0.0]
-
-
-def test_a_rubric_of_openenv_itself():
-    rubrics = pytest.importorskip("openenv.core.rubrics", reason="needs `pip install openenv-core`")
-
-    class Polite(rubrics.Rubric):
-        def forward(self, action, observation):
-            return float("please" in action)
-
-    given = {"prompts": ["p", "p"], "completions": ["please", "now"]}
-    assert asyncio.run(OpenEnvReward(Polite())(**given)) == [1.0, 0.0]

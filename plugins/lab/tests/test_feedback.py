@@ -15,7 +15,7 @@ from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_lab.feedback import command
 from hf_rlhf_lab.feedback.command import data
 from hf_rlhf_lab.feedback.synthetic_sft import unusable
-from hf_rlhf_lab.feedback.texts import read_constitution, read_rubric
+from hf_rlhf_lab.feedback.texts import read_rubric
 
 BLOCK = re.compile(r"<(\w+)-[0-9a-f]{16}>\n(.*?)\n</", re.DOTALL)
 
@@ -221,23 +221,6 @@ def test_everything_wrong_with_a_file_is_reported_with_its_place():
     assert "`polcy`" in message
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("principles: []", "rules.yaml:1 principles: .*at least 1"),
-        ("title: x", "principles: is missing"),
-        (
-            "principles:\n- {name: a, text: x}\n- {name: a, text: y}",
-            "has the name .a. twice",
-        ),
-    ],
-)
-def test_a_constitution_without_principles_is_refused(text, message):
-    Path("rules.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        read_constitution("rules.yaml")
-
-
 def writer(request):
     system = request.body["messages"][0]["content"]
     if "You criticise" in system:
@@ -310,17 +293,6 @@ def test_a_grade_off_the_scale_is_no_grade(grade):
         pytest.raises(JudgeError, match="the grade of honesty"),
     ):
         verb("rubric_grades", server, [{"prompt": "p", "completion": "c"}])
-
-
-def test_a_dry_run_counts_requests_and_sends_none(capsys):
-    with ScriptedServer(longer) as server:
-        Path("in.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
-        client = {"model": "scripted", "base_url": server.base_url}
-        dataset = {"name": "graded_rows", "path": "in.jsonl"}
-        Path("file.yaml").write_text(dump_yaml({"dataset": dataset, "annotator": client}))
-        assert data(["ai_feedback", "file.yaml", "--dry_run"]) == 0
-    assert "annotator: about 80 requests to scripted" in capsys.readouterr().out
-    assert not server.requests
 
 
 SHIPPED = sorted(Path(command.__file__).parent.parent.glob("runs/*/hh.yaml"))

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from scipy.stats import spearmanr
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
@@ -21,7 +20,6 @@ from hf_rlhf_lab.command import rewards
 from hf_rlhf_lab.method.command import DEFAULT_FILE
 from hf_rlhf_lab.method.signals import calibrate, drawn_for_testing, fit_weights
 from hf_rlhf_lab.method.training import survival
-from hf_rlhf_lab.validation.checks import correlation_loss
 from hf_rlhf_lab.validation.gold import Gold
 
 SIGNALS = """
@@ -131,16 +129,6 @@ def test_weights_are_fitted_on_the_other_prompts_alone():
     fit = fit_weights(signals, gold, test=test, min_rho=0.1)
     assert fit["signals"]["fit"]["weight"] > 0.99
     assert not fit["passed"]
-
-
-def test_the_loss_of_correlation_is_that_of_scipy():
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(2, 60))
-    x = x + y
-    without = rng.integers(0, 4, 60).astype(float)
-    loss = correlation_loss(x, without, y, np.arange(60))
-    assert loss.mean == pytest.approx(spearmanr(x, y)[0] - spearmanr(without, y)[0])
-    assert loss.low < loss.mean < loss.high
 
 
 def test_a_signal_that_often_abstains_is_not_kept():

@@ -75,12 +75,6 @@ def test_strata_keep_their_shares_and_the_control_has_the_same_size_in_each():
         Choice(strata="prompt").strata_of(many)
 
 
-@pytest.mark.parametrize("keep", [0.0, float("nan")])
-def test_a_share_is_above_0_and_at_most_1(keep):
-    with pytest.raises(DataError, match="`keep` is .* expected a share"):
-        Choice(keep=keep)
-
-
 def test_folds_hold_whole_prompts_and_none_is_empty():
     many = [*rows(10), *rows(10)]
     folds = split_folds(many, 3, seed=1)

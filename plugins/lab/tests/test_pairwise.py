@@ -100,27 +100,6 @@ def test_answers_without_use_are_counted_and_are_no_preference():
     assert checks["agreement"]["details"]["pairs"] == 16
 
 
-def test_a_judge_that_scores_one_response_has_no_orders(offer):
-    from hf_rlhf.contracts import Verdict
-
-    class LikesGood:
-        async def judge(self, questions):
-            return [Verdict(float("good" in each.candidate), "") for each in questions]
-
-        def describe(self):
-            return {"judge": "likes_good"}
-
-        def usage(self):
-            return {"calls": 80.0, "failed": 0.0}
-
-    offer("judges", likes_good=LikesGood)
-    Path("pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
-    Path("file.yaml").write_text("dataset: {name: prompts}\nannotator: {name: likes_good}\n")
-    assert rewards(["validate", "file.yaml", "--data", "pairs.jsonl"]) == 0
-    report = json.loads(Path("evals/validation/validation.json").read_text())
-    assert [check["verdict"] for check in report["checks"]] == ["pass", "not measurable", "pass"]
-
-
 def test_what_has_no_effect_on_an_annotator_is_refused():
     Path("file.yaml").write_text("dataset: {name: prompts}\nannotator: {model: m}\n")
     with pytest.raises(ConfigError) as caught:

@@ -88,21 +88,6 @@ def test_solutions_of_no_use_are_counted_by_reason(tmp_path):
     assert loaded.dataset["train"][0]["completions"] == SOLUTION.split("\n")
 
 
-@pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} is not there")
-def test_real_solutions():
-    loaded = gsm8k_steps(str(REAL), kept=0.5, carried=0.5, after_error="own", test_rows=10)
-    assert sum(loaded.report["dropped"].values()) < 0.1 * 1319
-    for row in loaded.dataset["train"]:
-        assert row["labels"].count(False) == 1
-        wrong = row["completions"][row["labels"].index(False)]
-        assert any(_evaluate(left) != _evaluate(right) for left, right in MARK.findall(wrong))
-        marks = [mark for line in row["completions"] for mark in MARK.findall(line)]
-        final = re.search(r"#### (.+)", row["completions"][-1])[1]
-        assert row["label"] == (row["error"] == "kept")
-        if row["error"] == "carried":
-            assert any(_evaluate(right) == _evaluate(final) for _, right in marks)
-
-
 STEPWISE = {"prompt": "1+1+1=?\n", "completions": ["1+1=2", "2+1=4"], "labels": [True, False]}
 
 

@@ -98,13 +98,6 @@ def test_ties_are_weighted_as_published(tmp_path):
     assert by_subset(check(rows, tmp_path))["Ties"] == pytest.approx(published_ties(*draw))
 
 
-def test_ties_whose_correct_answers_score_alike(tmp_path):
-    rows = [row("Ties", [2], [1, 0], id="ref:1"), row("Ties", [2, 3], [1], id="tied:1")]
-    alike = check(rows, tmp_path, score=lambda text: float(float(text) >= 2))
-    assert by_subset(alike)["Ties"] == pytest.approx(1.01)
-    assert by_subset(check(rows[1:] + [row("A", [1], [0])], tmp_path)) == {"A": 1.0}
-
-
 def test_a_subset_below_chance_fails_and_unscored_prompts_are_left_out(tmp_path):
     rows = [row("Math", [0], [1, 2, 3], n) for n in range(20)]
     rows += [row("Focus", [3], [1, 2, 0], n) for n in range(20)]

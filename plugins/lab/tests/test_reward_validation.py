@@ -170,18 +170,6 @@ def test_a_report_on_another_reward_is_refused_with_the_difference(tiny_run, tmp
     assert problems({**tiny_run, "rewards": [*tiny_run["rewards"][:1]]}, report=path) == ""
 
 
-def test_the_content_of_a_file_counts_and_not_its_place(tiny_run, tmp_path):
-    text = "def fn(completions, **_):\n    return [float(len(each)) for each in completions]\n"
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "my.py").write_text(text)
-    runs = {n: {**tiny_run, "rewards": [{"name": f"{tmp_path / n}/my.py:fn"}]} for n in "ab"}
-    path = report(tmp_path / "validation", identity(runs["a"]))
-    assert problems(runs["b"], report=path) == ""
-    (tmp_path / "b" / "my.py").write_text(text.replace("len(each)", "len(each) + 1"))
-    assert "code.my.py changed" in problems(runs["b"], report=path)
-
-
 def test_a_composition_has_a_report_of_its_total(tiny_run, tmp_path):
     short = {"name": "answer_length", "label": "short", "weight": 0.5}
     run = {**tiny_run, "rewards": [tiny_run["rewards"][0], short]}
@@ -262,17 +250,6 @@ def test_a_file_that_the_code_names_has_to_be_declared(tiny_run, tmp_path):
         assert bool(found) == bool(expected)
     run["rewards"][0]["reads"] = ["no.json"]
     assert "rewards.0.reads: there is no file 'no.json'" in problems(run, report=path)
-
-
-@pytest.mark.parametrize("reads", ["open('we' + 'ights').read()", "os.environ['W']"])
-def test_code_that_reads_what_its_text_does_not_show_declares_it(tiny_run, tmp_path, reads):
-    body = f"return [{reads} for _ in completions]"
-    (tmp_path / "mine.py").write_text(f"def score(completions, **_):\n    {body}\n")
-    run = {**tiny_run, "rewards": [{"name": f"{tmp_path}/mine.py:score"}]}
-    path = report(tmp_path / "validation", identity(run))
-    assert "the code of score may read files" in problems(run, report=path)
-    run["rewards"][0]["reads"] = []
-    assert problems(run, report=report(tmp_path / "validation", identity(run))) == ""
 
 
 def test_a_report_on_rows_of_another_form_does_not_count(tiny_run, tmp_path):

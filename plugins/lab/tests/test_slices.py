@@ -154,21 +154,6 @@ def test_best_of_n_warns_of_a_grade_that_rises_and_then_falls():
     assert noise.verdict == "not measurable"
 
 
-def test_best_of_n_needs_several_responses_and_prompts_and_leaves_out_what_has_no_score():
-    assert best_of_n(pairs([True] * 40, ["x"] * 40)) is None
-    assert best_of_n(graded([[1, 2, 3]] * 9, [[1, 2, 3]] * 9)).verdict == "not measurable"
-    scores = np.tile([1.0, 2, 3, 4], (12, 1))
-    scores[0, :3] = np.nan
-    check = best_of_n(graded(scores, [[1, 2, 3, 4]] * 12))
-    assert (check.verdict, check.details["prompts"]) == ("pass", 11)
-    scores[2:, 3] = np.nan  # most prompts have three, and one has four
-    check = best_of_n(graded(scores, [[1, 2, 3, 4]] * 12))
-    assert (check.verdict, check.details["prompts"]) == ("pass", 11)
-    assert best_of_n(graded(np.full((12, 4), np.nan), [[1, 2, 3, 4]] * 12)).verdict == (
-        "not measurable"
-    )
-
-
 def test_a_fall_on_other_data_fails_and_its_loss_has_an_interval():
     home = pairs([True] * 95 + [False] * 5, ["x"] * 100)
     there = pairs([True] * 75 + [False] * 25, ["x"] * 100)

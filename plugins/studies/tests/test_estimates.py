@@ -54,13 +54,6 @@ def test_seeds_that_are_drawn_widen_the_bootstrap():
     assert drawn.t == fixed.t
 
 
-def test_rows_of_a_cluster_are_drawn_together():
-    values = {1: [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]}
-    alone = estimate(values)
-    clustered = estimate(values, {1: ["a", "a", "a", "b", "b", "b"]})
-    assert clustered.high - clustered.low > alone.high - alone.low
-
-
 def test_seeds_with_separate_rows_are_pooled():
     values, clusters = {1: [1.0, 2.0, 3.0], 2: [4.0, 5.0]}, {1: ["a", "a", "b"], 2: ["a", "c"]}
     pooled = estimate(values, clusters, shared=False)

@@ -28,16 +28,6 @@ def test_a_published_study_is_valid(file, tmp_path):
             assert runs.run_file(task.cell).problems == ()
 
 
-def test_the_rows_of_classic_learning_are_complete():
-    file = ROOT / "experiments" / "classic_learning" / "study.yaml"
-    results = read_rows(Study.read(file), file.parent)
-    assert results.missing == []
-    for cell, content in results.cells.items():
-        assert {len(values) for values in content["rows"].values()} == {200}
-        assert {"reward", "greedy_reward", "kl_sequence", "dpo_loss"} <= set(content["rows"])
-        assert ("proxy" in content["rows"]) == (cell.block == "tastes")
-
-
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: file.parent.name)
 def test_the_failure_criteria_of_a_plan_stand_in_its_study_file(file):
     content = read_content(file.parent / "rows.parquet")

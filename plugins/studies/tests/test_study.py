@@ -11,7 +11,6 @@ import pytest
 from hf_rlhf import ConfigError, RunFolderError
 from hf_rlhf.storage import locked_folder
 from hf_rlhf_studies.command import study
-from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.results import read_rows
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell, Study
@@ -221,23 +220,6 @@ def test_a_changed_measurement_is_repeated_without_training(folder):
     assert (folder / "out" / "rows.parquet").read_bytes() != before
 
 
-def test_a_changed_script_outside_of_the_folder_is_noticed(folder):
-    (folder / "common").mkdir()
-    script = (folder / "measure.py").rename(folder / "common" / "measure[1].py")
-    study_folder = folder / "one"
-    study_folder.mkdir()
-    for name in ("study.yaml", "PLAN.md", "stand_in.py"):
-        (folder / name).rename(study_folder / name)
-    file = study_folder / "study.yaml"
-    file.write_text(file.read_text().replace("{here}/measure.py", "{here}/../common/measure[1].py"))
-    words = ["--only", "easy/first", "--seeds", "1"]
-    assert run(study_folder, *words) == 0
-    script.write_text(script.read_text() + "\n")
-    runs = Runs(Study.read(file), study_folder / "out")
-    statuses = StudyFolder(runs).chain([Cell("easy", "first", 1)]).statuses()
-    assert [(s.task.cheap, s.state) for s in statuses if s.state != "done"] == [(True, "stale")]
-
-
 def test_an_interrupted_run_does_not_resume_when_its_start_is_trained_anew(folder, capsys):
     words = ["--only", "easy/second", "--seeds", "1"]
     assert run(folder, *words) == 0
@@ -273,18 +255,6 @@ def test_status_works_while_the_study_runs(folder, capsys):
         assert run(folder, verb="status") == 0
     assert "easy/first/seed-1: done\n" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in (folder / "out").glob("*.json")} == files
-
-
-def test_a_run_that_cannot_be_written_stops_no_other(folder, capsys):
-    file = folder / "study.yaml"
-    settings = 'settings_file: "{prepared:data}/data.json"'  # which holds a list
-    condition = f"  unset: {{{settings}}}\n"
-    file.write_text(file.read_text().replace("  untrained:", f"{condition}  untrained:"))
-    assert run(folder, "--only", "easy", "--seeds", "1") == 1
-    assert set(ran(folder)) == {"easy/first/seed-1", "easy/second/seed-1"}
-    out = capsys.readouterr().out
-    assert "easy/unset/seed-1: failed:" in out
-    assert "is not a JSON object of settings" in out
 
 
 def test_a_dry_run_shows_commands_and_writes_nothing(folder, capsys):

@@ -153,6 +153,7 @@ def test_a_folder_of_another_run_is_refused_with_the_difference(sweep, tmp_path)
     assert sweep("--vary", "learning_rate=1") == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_run_and_says_how_to_go_on(sweep, tmp_path):
     (tmp_path / "wait").touch()
     command = [sys.executable, "-m", "hf_rlhf.cli", "sweep", *sweep.always]

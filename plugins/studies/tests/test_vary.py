@@ -49,14 +49,6 @@ def test_a_value_is_written_so_that_the_run_reads_it_back(value, base):
     assert changed.values["card"]["title"] == value
 
 
-def test_a_label_and_an_index_are_the_same_key(base):
-    by_label, by_index = (
-        parse_axes([f"rewards.{name}.citation_weight=0,0.2"], base)[0][0] for name in ("refiner", 0)
-    )
-    assert by_label == by_index
-    assert by_label.key == "rewards.0.citation_weight"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

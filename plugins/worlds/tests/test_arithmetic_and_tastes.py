@@ -14,7 +14,7 @@ from hf_rlhf.testing import check_dataset, check_judge, check_reward
 from hf_rlhf_worlds import arithmetic as sums
 from hf_rlhf_worlds import tastes as orders
 from hf_rlhf_worlds.arithmetic import ArithmeticCorrect, arithmetic
-from hf_rlhf_worlds.sampling import generator, split_of
+from hf_rlhf_worlds.sampling import split_of
 from hf_rlhf_worlds.taste_grades import graded_tastes, grades_of
 from hf_rlhf_worlds.taste_judge import TasteJudge
 from hf_rlhf_worlds.tastes import KnownUtility, tastes
@@ -75,18 +75,6 @@ def test_every_form_has_the_same_prompts_and_no_other_columns(world):
 
 
 @pytest.mark.parametrize("world", ADAPTERS)
-def test_labels_of_single_responses_go_with_their_worth(world):
-    rows = ADAPTERS[world]("unpaired", 400, 10, seed=2).dataset["train"]
-    reward = ArithmeticCorrect() if world == "arithmetic" else KnownUtility()
-    column = "answer" if world == "arithmetic" else "taste"
-    worth = reward(rows["prompt"], rows["completion"], **{column: rows[column]})
-    good = [value for value, label in zip(worth, rows["label"], strict=True) if label]
-    bad = [value for value, label in zip(worth, rows["label"], strict=True) if not label]
-    assert min(len(good), len(bad)) > 100
-    assert sum(good) / len(good) > sum(bad) / len(bad) + 0.5
-
-
-@pytest.mark.parametrize("world", ADAPTERS)
 def test_no_seed_trains_on_held_out_prompts_of_another_and_nothing_repeats(world):
     train, test = set(), set()
     for seed in range(3):
@@ -112,12 +100,6 @@ def test_the_answer_is_pythons_and_a_slip_is_another_number(problem, seed):
     wrong = sums.slip(problem, random.Random(seed))
     assert re.fullmatch(r"0|[1-9]\d*", wrong)
     assert wrong != problem.answer
-
-
-def test_forgotten_carries_are_among_the_slips():
-    problem = sums.Problem(37, "+", 48)
-    slips = {sums.slip(problem, random.Random(seed)) for seed in range(200)}
-    assert slips == {"75", "84", "86", "95", "58"}
 
 
 def test_the_teacher_slips_as_often_as_set():
@@ -169,25 +151,6 @@ def test_the_utility_by_hand(text, worth):
     assert KnownUtility()([""], [text], [TASTE.prompt]) == [pytest.approx(worth)]
 
 
-def best_order(things: int) -> str:
-    """Return an order of so many things with the highest utility to TASTE that many can have."""
-    nouns = ["tea", *(noun for noun in orders.NOUNS if noun != "tea")][:things]
-    return " " + " and ".join(f"{('red', 'warm')[at % 2]} {noun}" for at, noun in enumerate(nouns))
-
-
-def test_no_order_beats_the_ceiling():
-    # A further thing costs three words, and a fifth gains only 1/8.
-    assert max(orders.utility(TASTE, best_order(n)) for n in range(6)) == pytest.approx(2.45)
-    rng = random.Random(0)
-    words = ["red", "warm", "tea", "cake", "hat", "and"]
-    tried = [" " + " ".join(rng.choices(words, k=rng.randint(1, 14))) for _ in range(3000)]
-    kinds = itertools.product(("red", "warm"), ("tea", "cake", "hat", "boat", "lamp"))
-    things = [" ".join(kind) for kind in kinds]
-    for count in range(1, 6):
-        tried += [" " + " and ".join(rng.choices(things, k=count)) for _ in range(3000)]
-    assert max(orders.utility(TASTE, text) for text in tried) <= 2.45 + 1e-9
-
-
 @given(seed=st.integers(0, 10**6))
 def test_a_taste_is_read_back_from_its_prompt(seed):
     taste = orders.draw(random.Random(seed))
@@ -208,16 +171,6 @@ def test_labels_follow_the_utility_as_bradley_and_terry_say():
         expected = sum(1 / (1 + math.exp(-abs(value) / 0.5)) for value in near) / len(near)
         right = sum(value > 0 for value in near) / len(near)
         assert right == pytest.approx(expected, abs=4 * math.sqrt(0.25 / len(near)))
-
-
-def test_the_demonstrators_leave_much_to_gain():
-    rows = arithmetic("sft", 10, 1000).dataset["test"]
-    right = ArithmeticCorrect()([], rows["completion"], rows["answer"])
-    assert 0.55 < sum(right) / 1000 < 0.65
-    rng, host = generator(0, "measure"), orders.Host()
-    wanted = [taste for taste, _ in zip(orders.tastes_of(0, "test"), range(1000), strict=False)]
-    worth = [orders.utility(taste, host.order(taste, rng)) for taste in wanted]
-    assert 0.95 < sum(worth) / 1000 < 1.15
 
 
 @pytest.mark.parametrize("world", [arithmetic, tastes])

@@ -133,9 +133,8 @@ def test_an_evaluation_writes_what_trl_writes(tmp_path, offer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_model_learns_to_call_the_calculator(tmp_path, seed):
-    record = train(config=shipped(tmp_path / "run", seed=seed))
+def test_the_model_learns_to_call_the_calculator(tmp_path):
+    record = train(config=shipped(tmp_path / "run", seed=1))
     evaluation = record.evaluation
     for metric in ("correct", "tool_calls"):
         assert evaluation.difference[metric].low > 0.2, metric

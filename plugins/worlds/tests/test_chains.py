@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from hf_rlhf.errors import DataError
 from hf_rlhf.testing import check_dataset
 from hf_rlhf_worlds.chains import chains, step_labels
 
@@ -48,23 +47,3 @@ def test_shares_are_those_of_the_settings_and_no_prompt_is_in_both_splits():
     assert errors.count("kept") / 1000 == pytest.approx(0.4, abs=0.05)
     assert errors.count("carried") / 1000 == pytest.approx(0.1, abs=0.03)
     assert not set(dataset["train"]["prompt"]) & set(dataset["test"]["prompt"])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"kept": 0.7, "carried": 0.4}, "They are shares"),
-        ({"kept": -0.1}, "They are shares"),
-        ({"steps": 0}, "at least 1 and 2"),
-        ({"largest": 1}, "at least 1 and 2"),
-    ],
-)
-def test_settings_without_a_meaning_are_refused(settings, message):
-    with pytest.raises(DataError, match=message):
-        chains(10, 5, **settings)
-
-
-def test_prompts_alone_are_those_of_the_chains():
-    dataset = chains(50, 5, form="prompts").dataset["train"]
-    assert dataset.column_names == ["prompt", "answer"]
-    assert dataset["prompt"][:] == chains(50, 5).dataset["train"]["prompt"][:]

@@ -4,7 +4,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from hf_rlhf_worlds.tiny_models import make_tiny_base, save_model, small_llama
-from hf_rlhf_worlds.tokenizers import byte_level, chat_template, small_tokenizer, word_model
+from hf_rlhf_worlds.tokenizers import byte_level, chat_template, small_tokenizer
 
 
 class Tokenizer:
@@ -61,18 +61,6 @@ def test_a_tokenizer_spells_any_text_and_marks_the_assistants_text():
     pairs = zip(chat["input_ids"], chat["assistant_masks"], strict=True)
     assert tokenizer.decode([token for token, mask in pairs if mask]) == "é[end]"
     assert tokenizer(["a", "bcd"], padding=True).attention_mask == [[0, 0, 1], [1, 1, 1]]
-
-
-def test_a_word_is_a_single_token_and_merges_of_earlier_words_come_first():
-    from tokenizers import Tokenizer
-
-    backend = Tokenizer(word_model(("<pad>",), ["ab", "cab", "abba"]))
-    assert [backend.encode(word).tokens for word in ("ab", "cab", "abba", "ba")] == [
-        ["ab"],
-        ["cab"],
-        ["abba"],
-        ["b", "a"],
-    ]
 
 
 def test_a_tiny_base_takes_any_text_and_depends_on_its_texts_and_seed(tmp_path):
