@@ -21,9 +21,9 @@ PROMPTS, ANSWERS = ["1+1=", "2+2=", "3+3=", "4+4="], ["2", "five", "6 and more",
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Return three reward models with heads drawn by different seeds."""
+    """Return two reward models with heads drawn by different seeds."""
     folders = []
-    for seed in range(3):
+    for seed in range(2):
         folder = tmp_path_factory.mktemp(f"model{seed}")
         torch.manual_seed(seed)
         base = resolve_model_path(BASE)
@@ -36,11 +36,11 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory):
-    """Return three LoRA reward adapters, each with its head, none of which is zero."""
+    """Return two LoRA reward adapters, each with its head, none of which is zero."""
     from peft import LoraConfig, get_peft_model
 
     folders = []
-    for seed in range(3):
+    for seed in range(2):
         torch.manual_seed(seed)
         base = AutoModelForSequenceClassification.from_pretrained(
             resolve_model_path(BASE), num_labels=1
@@ -71,32 +71,21 @@ def test_the_mean_less_the_penalty_and_the_lowest(models):
     assert lowest == pytest.approx([min(row) for row in rows], abs=1e-5)
 
 
-def test_adapters_on_one_base_score_as_each_does_alone(adapters):
+def test_adapters_on_one_base_score_as_each_does_alone_on_one_scale_and_after_pickling(adapters):
     logged = {}
-    ensemble = RewardEnsemble(base=BASE, adapters=tuple(adapters))
-    scored = ensemble(PROMPTS, ANSWERS, log_metric=logged.__setitem__)
+    scaled = {"means": (0, 1), "stds": (1, 2), "penalty": 1.0}
+    ensemble = RewardEnsemble(base=BASE, adapters=tuple(adapters), **scaled)
     apart = alone(each=[{"model": BASE, "adapter": adapter} for adapter in adapters])
-    assert scored == pytest.approx(list(map(fmean, zip(*apart, strict=True))), abs=1e-5)
-    for number, (member, scores) in enumerate(zip(ensemble.members, apart, strict=True), 1):
-        assert member(PROMPTS, ANSWERS) == pytest.approx(scores, abs=1e-5)
-        assert logged[f"reward_ensemble/member_{number}"] == pytest.approx(fmean(scores), abs=1e-5)
-    spread = fmean(map(pstdev, zip(*apart, strict=True)))
-    assert logged["reward_ensemble/disagreement"] == pytest.approx(spread, abs=1e-5)
-    parameters = [member._loaded[0].model for member in ensemble.members]
-    assert all(model is parameters[0] for model in parameters)
-
-
-def test_scores_on_one_scale_and_after_pickling(adapters):
-    plain = RewardEnsemble(base=BASE, adapters=tuple(adapters))
-    plain(PROMPTS, ANSWERS)
-    scaled = RewardEnsemble(
-        base=BASE, adapters=tuple(adapters), means=(0, 1, 2), stds=(1, 2, 4), penalty=1
-    )
-    rows = zip(*(member(PROMPTS, ANSWERS) for member in plain.members), strict=True)
-    rows = [(first, (second - 1) / 2, (third - 2) / 4) for first, second, third in rows]
+    rows = [(first, (second - 1) / 2) for first, second in zip(*apart, strict=True)]
     expected = pytest.approx([fmean(row) - pstdev(row) for row in rows], abs=1e-5)
-    assert scaled(PROMPTS, ANSWERS) == expected
-    assert pickle.loads(pickle.dumps(scaled))(PROMPTS, ANSWERS) == expected
+    assert ensemble(PROMPTS, ANSWERS, log_metric=logged.__setitem__) == expected
+    mean = fmean(second for _, second in rows)
+    assert logged["reward_ensemble/member_2"] == pytest.approx(mean, abs=1e-5)
+    disagreement = fmean(map(pstdev, rows))
+    assert logged["reward_ensemble/disagreement"] == pytest.approx(disagreement, abs=1e-5)
+    first, second = (member._loaded[0].model for member in ensemble.members)
+    assert first is second
+    assert pickle.loads(pickle.dumps(ensemble))(PROMPTS, ANSWERS) == expected
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ METHOD = {
     "criteria": {"good": {"means": "The answer is clear.", "grade": "data"}},
     "signals": [{"name": "signals.py:clear"}, {"name": "signals.py:digits"}],
     "require": ["agreement"],
+    "attacks": [],
     "survival": None,
 }
 
@@ -243,8 +244,7 @@ def test_a_constant_signal_is_left_out_with_the_reason(capsys):
 
 def test_a_required_check_that_fails_stops_it():
     signals = [{"name": "signals.py:counts_clear"}]
-    assert run(signals=signals, require=["agreement"]) == 0
-    assert run(signals=signals, require=["agreement", "hacks"]) == 1
+    assert run(signals=signals, require=["agreement", "hacks"], attacks=["text_attacks"]) == 1
     assert results()["stopped"] == "validation"
     assert "hacks fails: pays more" in results()["headline"]
 

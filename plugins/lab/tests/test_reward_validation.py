@@ -107,7 +107,6 @@ def problems(run, **section):
         ({"length_bias": 0.9}, "length_bias of refiner was not measured: the reward gives every"),
         ({"ece": 0.1}, "ece of refiner was not measured: the report has no check 'calibration'"),
         ({"worst_slice": 0.5}, "has no check 'slices': validate with `--by COLUMN` (required"),
-        ({"other_accuracy": 0.5}, ""),
         ({"other_accuracy": 0.6}, "other_accuracy of refiner is 0.9 (required: at least 0.6)"),
         ({}, "has no `require`, so that any report would do"),
         ({"acuracy": 0.6}, "'acuracy', which is not a measure (did you mean 'accuracy'?)"),
@@ -221,7 +220,6 @@ def score(completions, **_):
 @pytest.mark.parametrize(
     ("file", "content", "expected"),
     [
-        ("mine.py", MINE.replace("len(each)", "-len(each)"), "code.mine.py changed"),
         ("helper.py", "SIGN = -1", "code.helper.py changed"),
         ("weights.json", '{"w": -1}', "files.0 weights.json changed"),
     ],
