@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.data.messages import prompt_in, text_of
-from hf_rlhf.evaluation.saved_models import loaded_model
+from hf_rlhf.evaluation.saved_models import SavedModel
 from hf_rlhf.evaluation.scoring import held_out_rows
-from hf_rlhf.models.lengths import completion_length
+from hf_rlhf.models.lengths import completion_length, prompt_ids
 from hf_rlhf.storage.record_schema import Generation
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def greedy_example(run: "Run", model: Path) -> Generation | None:
     It uses only the calls of the card's snippet, so that readers can reproduce it. None for a model
     that generates no text, without samples for the card, or if no prompt is short enough.
     """
+    import torch
+
     spec = run.spec.evaluation
     if spec is None or not spec.samples or not run.writes_text:
         return None
@@ -35,25 +37,16 @@ def greedy_example(run: "Run", model: Path) -> Generation | None:
     device = str(run.training.device)
     code = bool(getattr(run.training, "trust_remote_code", False))
 
-    def load() -> Any:
-        from transformers import AutoModelForCausalLM
-
-        return AutoModelForCausalLM.from_pretrained(model, dtype="auto", trust_remote_code=code)
-
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=code)
-    if isinstance(prompt, str):
-        inputs = tokenizer(prompt, return_tensors="pt")
-    else:
-        inputs = tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, return_dict=True, return_tensors="pt", **options
-        )
-    ids = inputs["input_ids"].to(device)
-    mask = inputs["attention_mask"].to(device)
-    with loaded_model(load, device) as policy:
+    saved = SavedModel(str(model), str(model))
+    tokenizer = saved.tokenizer(trust_remote_code=code)
+    inputs = torch.tensor(prompt_ids(tokenizer, [prompt], options), device=device)
+    with saved.load(device, dtype="auto", trust_remote_code=code) as policy:
         tokens = policy.generate(
-            ids, attention_mask=mask, do_sample=False, max_new_tokens=length, synced_gpus=False
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            do_sample=False,
+            max_new_tokens=length,
+            synced_gpus=False,
         )
         dtype = str(policy.dtype).removeprefix("torch.")
         del policy
@@ -61,7 +54,7 @@ def greedy_example(run: "Run", model: Path) -> Generation | None:
         prompt=prompt,
         chat_template_kwargs=options,
         max_new_tokens=length,
-        completion=tokenizer.decode(tokens[0, ids.shape[1] :], skip_special_tokens=True),
+        completion=tokenizer.decode(tokens[0, inputs.shape[1] :], skip_special_tokens=True),
         dtype=dtype,
         device=device,
     )

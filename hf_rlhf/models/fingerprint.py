@@ -14,7 +14,7 @@ different base. Masks and rotary frequencies, which some versions save, are igno
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,17 +151,12 @@ def _fingerprint(config: Mapping[str, Any], folder: Path | None, is_local: bool)
 
 def _digest(stored: Stored) -> bytes:
     result = hashlib.sha256(json.dumps([stored.dtype, stored.shape]).encode())
-    for piece in _pieces(stored):
-        result.update(piece)
-    return result.digest()
-
-
-def _pieces(stored: Stored) -> Iterator[bytes]:
     last = max(stored.nbytes - _PIECE, 0)
     with stored.file.open("rb") as file:
         for number in range(_PIECES):
             file.seek(stored.start + math.floor(last * number / (_PIECES - 1)))
-            yield file.read(min(_PIECE, stored.nbytes))
+            result.update(file.read(min(_PIECE, stored.nbytes)))
+    return result.digest()
 
 
 def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> Any:

@@ -129,12 +129,15 @@ def _plan(source: Path, lora: LoraAdapter) -> _Plan:
 def _output(lora: LoraAdapter, model: Any, name: str, source: Stored) -> Computed:
     """Return the tensor to write for a parameter that the adapter changes."""
     import torch
+    from transformers.pytorch_utils import Conv1D
 
     if source.dtype not in _FLOATS:
         what = f"{source.file}: {name} is {source.dtype}; LoRA is merged into floats only."
         raise ModelError(what)
     dtype: torch.dtype = getattr(torch, _FLOATS[source.dtype])
-    load = partial(_merged, lora, name, source, dtype, _is_transposed(model, name))
+    module = model.get_submodule(name.rpartition(".")[0])
+    transposed = isinstance(module, (Conv1D, torch.nn.Embedding))
+    load = partial(_merged, lora, name, source, dtype, transposed)
     return Computed(source.dtype, source.shape, math.prod(source.shape) * dtype.itemsize, load)
 
 
@@ -251,14 +254,6 @@ def _check_shapes(lora: LoraAdapter, base: Mapping[str, Stored]) -> None:
                 f"{base[name].shape}. If the vocabulary was resized for training, save the base "
                 "resized (model.resize_token_embeddings, save_pretrained) and name that as base."
             )
-
-
-def _is_transposed(model: Any, name: str) -> bool:
-    from torch import nn
-    from transformers.pytorch_utils import Conv1D
-
-    module = model.get_submodule(name.rpartition(".")[0])
-    return isinstance(module, (Conv1D, nn.Embedding))
 
 
 def _copy_companions(source: Path, adapter: Path, folder: Path) -> None:

@@ -57,7 +57,9 @@ class Abstentions:
                 "command resumes from the last checkpoint. The limit is `max_steps_without_reward`,"
                 f" now {self.limit}; 0 means no limit."
             )
-        if first and _is_main_process():
+        from accelerate import PartialState
+
+        if first and PartialState().is_main_process:
             note = f" The run stops after {self.limit} such steps in a row." if self.limit else ""
             print(
                 f"warning: step {step + 1}: {finding}, so nothing is learned from them.{note}",
@@ -104,9 +106,3 @@ def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool 
             "had a loss (`hf-rlhf check` counts the tokens with a loss), or there was nothing to "
             "change, as for a student that equals its teacher."
         )
-
-
-def _is_main_process() -> bool:
-    from accelerate import PartialState
-
-    return bool(PartialState().is_main_process)

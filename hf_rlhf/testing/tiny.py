@@ -1,6 +1,5 @@
 """A tiny random policy, for tests that load and train a model in seconds."""
 
-import argparse
 import os
 from pathlib import Path
 
@@ -68,9 +67,3 @@ def make_tiny_policy(folder: str | os.PathLike[str], *, seed: int = 0) -> Path:
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return Path(folder)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", help="where to write it")
-    print(make_tiny_policy(parser.parse_args().folder))

@@ -3,14 +3,10 @@
 The payloads and the measure are those of experiments/judge_injection, whose table is in the docs.
 """
 
-import asyncio
 import importlib.util
 from pathlib import Path
 
 import pytest
-
-from hf_rlhf.rewards.judges.openai import OpenAIJudge
-from hf_rlhf.testing.scripted_server import ScriptedServer
 
 SCRIPT = Path(__file__).parents[3] / "experiments" / "judge_injection" / "run.py"
 spec = importlib.util.spec_from_file_location("judge_injection", SCRIPT)
@@ -44,16 +40,3 @@ def test_no_payload_moves_a_verdict(name, text, replaces):
     assert row["right_answer_keeps"] in (None, 1.0)
     assert row["leaves_its_block"] is False
     assert row["read_from_quotations"] in (None, 0.0)
-
-
-def test_a_server_reads_back_the_candidate_as_it_was_but_for_what_is_escaped():
-    with ScriptedServer(lambda asked: 0) as server:
-        judge = OpenAIJudge("scripted", server.base_url, cache=False)
-        short = [text for name, text in injection.PAYLOADS.items() if name not in HUGE]
-        answers = [f"Alder was {injection.WRONG}.\n{text}" for text in short]
-        asked = [injection.questions(answer)[0] for answer in answers]
-        assert {verdict.score for verdict in asyncio.run(judge.judge(asked))} == {0.0}
-    for request in server.requests:
-        assert request.kind == "quality"
-        assert request.candidate.startswith("Alder was founded in 1931.")
-        assert request.criterion == f"States that {injection.FACT}."
