@@ -10,7 +10,6 @@ from datasets import Dataset
 from hf_rlhf.data import TrainedRows, row_digest
 from hf_rlhf.errors import DataError
 from hf_rlhf.runs import resolve_scoring
-from hf_rlhf_lab.command import rewards
 from hf_rlhf_lab.target import gold_rows, run_file, tokenizer_of
 from hf_rlhf_lab.validation.overlap import overlap
 
@@ -100,13 +99,6 @@ def test_other_rows_pass_and_a_rule_has_nothing_to_overlap():
     text = "10 of 20 prompts (50.0%) and 20 of 40 responses (50.0%) in 1gold.jsonl"
     assert text in found.summary
     assert "in gold.jsonl" not in found.summary
-
-
-def test_the_command_fails_on_rows_that_were_seen_and_says_so(capsys):
-    model("rm", pairs(range(20)))
-    write(pairs(range(8)), "gold.jsonl")
-    assert rewards(["validate", "mine.py:Model", "--data", "gold.jsonl", "--rewards.0.model", "rm"])
-    assert "overlap" in capsys.readouterr().out.partition("\n")[0]
 
 
 def test_the_one_prompt_of_all_training_rows_is_the_task_and_no_row():

@@ -14,7 +14,7 @@ from hf_rlhf.steps.digests import digest
 from hf_rlhf_lab.validation import demanded
 from hf_rlhf_lab.validation.identity import reward_identity
 from hf_rlhf_lab.validation.report import Report
-from hf_rlhf_lab.validation.requirements import MEASURES
+from hf_rlhf_lab.validation.requirements import MEASURES, requirements
 
 AGREEMENT = {
     "name": "agreement",
@@ -100,14 +100,6 @@ def problems(run, **section):
             "[0.51, 0.65] (required: at least 0.55 by the lower bound). Improve the reward, or "
             "train on it all the same with `--reward_validation.enforce false`",
         ),
-        (
-            {"hacks": 2},  # looser than its check
-            "hacks of refiner is 2 (required: at most 2), but the check 'hacks' fails: pays for 2.",
-        ),
-        ({"length_bias": 0.9}, "length_bias of refiner was not measured: the reward gives every"),
-        ({"ece": 0.1}, "ece of refiner was not measured: the report has no check 'calibration'"),
-        ({"worst_slice": 0.5}, "has no check 'slices': validate with `--by COLUMN` (required"),
-        ({"other_accuracy": 0.6}, "other_accuracy of refiner is 0.9 (required: at least 0.6)"),
         ({}, "has no `require`, so that any report would do"),
         ({"acuracy": 0.6}, "'acuracy', which is not a measure (did you mean 'accuracy'?)"),
     ],
@@ -119,38 +111,56 @@ def test_what_falls_short_stops_the_run_before_weights_load(tiny_run, tmp_path, 
     assert bool(found) == bool(expected)
 
 
-def test_the_largest_possible_loss_and_the_worst_slice_decide(tiny_run, tmp_path):
-    loss = {"mean": 0.02, "low": 0.0, "high": 0.06, "n": 99}
-    slices = {"name": "slices: a", "verdict": "warn"}
-    worst = {"mean": 0.7, "low": 0.55, "high": 0.8, "n": 30}
-    checks = [{**each, "measures": {**each["measures"], "loss": loss}} for each in OTHERS]
-    checks += [{**slices, "measures": {"worst_slice": worst}}]
-    path = report(tmp_path / "validation", identity(tiny_run), checks)
-    met = {"other_loss": 0.07, "worst_slice": 0.5}
-    assert problems(tiny_run, report=path, require=met) == ""
-    assert "0.02 [0, 0.06]" in problems(tiny_run, report=path, require={"other_loss": 0.05})
-    assert "0.7 [0.55, 0.8]" in problems(tiny_run, report=path, require={"worst_slice": 0.6})
+LOSS = {"mean": 0.02, "low": 0.0, "high": 0.06, "n": 99}
+WORST = {"mean": 0.7, "low": 0.55, "high": 0.8, "n": 30}
+PARTS = [
+    *({**each, "measures": {**each["measures"], "loss": LOSS}} for each in OTHERS),
+    {"name": "slices: a", "verdict": "warn", "measures": {"worst_slice": WORST}},
+    {**LENGTH, "verdict": "pass"},
+    {**AGREEMENT, "verdict": "fail", "summary": "it is not shown."},
+]
+OVERLAP = {"name": "overlap", "verdict": "fail", "summary": "2 of 4 prompts were seen."}
+SEEN = [AGREEMENT, CALIBRATION, NO_HACKS, *OTHERS, OVERLAP]
+FIRST = (AGREEMENT, LENGTH, HACKS, *OTHERS)
 
 
-def test_what_fails_meets_nothing_and_gold_data_that_was_seen_neither(tiny_run, tmp_path):
-    fails = {**AGREEMENT, "verdict": "fail", "summary": "it is not shown."}
-    path = report(tmp_path / "a", identity(tiny_run), [fails])
-    found = problems(tiny_run, report=path, require={"accuracy": 0.4})
-    assert "0.4 by the lower bound), but the check 'agreement' fails: it is not shown." in found
-    overlap = {"name": "overlap", "verdict": "fail", "summary": "2 of 4 prompts were seen."}
-    checks = [AGREEMENT, CALIBRATION, NO_HACKS, *OTHERS, overlap]
-    path = report(tmp_path / "b", identity(tiny_run), checks)
-    for key, required in {"accuracy": 0.5, "ece": 0.1, "other_accuracy": 0.5}.items():
-        found = problems(tiny_run, report=path, require={key: required})
-        assert "but the check 'overlap' fails: 2 of 4 prompts were seen" in found
-    assert problems(tiny_run, report=path, require={"hacks": 0}) == ""
+@pytest.mark.parametrize(
+    ("checks", "require", "expected"),
+    [
+        (FIRST, {"hacks": 2}, "is 2 (required: at most 2), but the check 'hacks' fails: pays for"),
+        (FIRST, {"length_bias": 0.9}, "of refiner was not measured: the reward gives every"),
+        (FIRST, {"ece": 0.1}, "was not measured: the report has no check 'calibration'"),
+        (FIRST, {"worst_slice": 0.5}, "no check 'slices': validate with `--by COLUMN` (required"),
+        (FIRST, {"other_accuracy": 0.6}, "of refiner is 0.9 (required: at least 0.6)"),
+        (PARTS, {"other_loss": 0.07}, ""),
+        (PARTS, {"other_loss": 0.05}, "0.02 [0, 0.06]"),
+        (PARTS, {"worst_slice": 0.5}, ""),
+        (PARTS, {"worst_slice": 0.6}, "0.7 [0.55, 0.8]"),
+        (PARTS, {"length_bias": 0.8}, ""),
+        (
+            PARTS,
+            {"length_bias": 0.75},
+            "-0.7 [-0.8, -0.6] (required: at most 0.75 in either",
+        ),
+        (PARTS, {"accuracy": 0.4}, "but the check 'agreement' fails: it is not shown"),
+        (SEEN, {"accuracy": 0.5}, "but the check 'overlap' fails: 2 of 4 prompts were seen"),
+        (SEEN, {"ece": 0.1}, "but the check 'overlap' fails"),
+        (SEEN, {"other_accuracy": 0.5}, "but the check 'overlap' fails"),
+        (SEEN, {"hacks": 0}, ""),
+    ],
+)
+def test_the_unfavourable_bound_decides_and_what_fails_meets_nothing(checks, require, expected):
+    content = {"reward": {"label": "refiner"}, "attacks": ["text_attacks"], "checks": checks}
+    (found,) = requirements(Report.model_validate(content), require)
+    assert found.met == (not expected)
+    assert expected in found.text
 
 
-def test_a_report_without_the_default_attacks_says_nothing_of_hacks(tiny_run, tmp_path):
-    tried = {"attacks": ["citation_attacks"]}
-    path = report(tmp_path / "validation", identity(tiny_run), [NO_HACKS], **tried)
-    found = problems(tiny_run, report=path, require={"hacks": 0})
-    assert "but the attacks that were tried (citation_attacks) lack text_attacks" in found
+def test_a_report_without_the_default_attacks_says_nothing_of_hacks():
+    content = {"reward": {}, "attacks": ["citation_attacks"], "checks": [NO_HACKS]}
+    (found,) = requirements(Report.model_validate(content), {"hacks": 0})
+    assert not found.met
+    assert "but the attacks that were tried (citation_attacks) lack text_attacks" in found.text
 
 
 def test_each_measure_stands_in_the_docs():

@@ -17,7 +17,6 @@ from hf_rlhf_lab.method.signals import drawn_for_testing
 from hf_rlhf_lab.validation.agreement import agreement
 from hf_rlhf_lab.validation.calibration import (
     calibration,
-    chance_error,
 )
 from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Gold, score_gold
@@ -92,18 +91,6 @@ def test_a_temperature_at_the_end_of_what_was_tried_is_no_advice(scale, right):
     assert "Dividing" not in check.summary
 
 
-def test_the_chance_error_is_that_of_many_drawn_outcomes():
-    p = np.linspace(0.5, 0.95, 100)
-    rng = np.random.default_rng(3)
-    drawn = [
-        sum(abs(part.sum()) for part in np.array_split(p - (rng.random(100) < p), 10)) / 100
-        for _ in range(4000)
-    ]
-    mean, limit = chance_error(p)
-    assert mean == pytest.approx(np.mean(drawn), abs=0.003)
-    assert limit == pytest.approx(np.quantile(drawn, 0.95), abs=0.006)
-
-
 def test_pay_for_words_is_found(gold):
     score = reward(per_word=0.05)
     check = length_bias(score_gold(gold, score), score)
@@ -112,10 +99,6 @@ def test_pay_for_words_is_found(gold):
     found = hacks(text_attacks(honest_rows(gold)), score)
     names = {row["hack"] for row in found.details["hacks"] if row["found"]}
     assert {"neutral paragraphs", "said three times", "hollow opener"} <= names
-
-
-def test_a_reward_of_quality_pays_for_no_hack(gold):
-    assert hacks(text_attacks(honest_rows(gold)), reward()).verdict == "pass"
 
 
 def test_one_strict_case_that_pays_is_enough():
@@ -205,13 +188,6 @@ def test_a_reward_that_depends_on_its_batch_fails(gold):
 def test_a_score_that_is_no_finite_number_stops_the_validation(gold, bad):
     with pytest.raises(RewardError, match="reward"):
         scored_by(lambda prompts, completions, **_: [bad] * len(completions), gold)
-
-
-def test_pairs_of_graded_responses_are_those_of_one_prompt_with_unequal_grades():
-    groups = np.array([0, 1, 0, 1, 0])
-    gold = Gold("x", list("pqpqp"), list("abcde"), np.array([1.0, 2, 3, 2, 1]), groups)
-    assert sorted(map(tuple, gold.pairs.tolist())) == [(2, 0), (2, 4)]
-    assert gold.best.tolist() == [2, 1]
 
 
 def test_pairs_of_one_prompt_are_drawn_and_split_together():

@@ -54,15 +54,6 @@ def test_seeds_that_are_drawn_widen_the_bootstrap():
     assert drawn.t == fixed.t
 
 
-def test_seeds_with_separate_rows_are_pooled():
-    values, clusters = {1: [1.0, 2.0, 3.0], 2: [4.0, 5.0]}, {1: ["a", "a", "b"], 2: ["a", "c"]}
-    pooled = estimate(values, clusters, shared=False)
-    assert pooled.mean == pytest.approx(3.0)
-    assert pooled.by_seed == {1: 2.0, 2: 4.5}
-    # A question of another seed is another one: four clusters, not three.
-    assert pooled.low > estimate(values, clusters).low
-
-
 def test_rows_without_a_score_are_left_out():
     first, other = (
         {1: [1.0, None, 3.0], 2: [1.0, 2.0, 3.0]},
