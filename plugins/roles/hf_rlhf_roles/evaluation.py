@@ -84,11 +84,9 @@ class EvidenceTask(Task):
         if self.reward.judge is None:
             yield "No judge: whether the evidence supports what is claimed was not checked."
         else:
-            judge = self.reward.judge.describe()
             failed = sum(row["total"] is None for each in scored.values() for row in each.rows)
-            yield f"not judged: {failed} of {len(self.rows)}; judge: {judge.get('judge')}."
-            if judge.get("model") is None:
-                yield "This judge knows equal words only: a paraphrase counts as unsupported."
+            judge = self.reward.judge.describe().get("judge")
+            yield f"not judged: {failed} of {len(self.rows)}; judge: {judge}."
         if self.malformed:
             counts = ", ".join(f"{name} {count}" for name, count in self.malformed.most_common())
             yield f"malformed: {counts}."

@@ -216,7 +216,7 @@ def test_eval_scores_the_role_and_its_references(home, tmp_path, capsys):
     assert "was not checked" in output
     judge = ["--judge", '{"name": "lexical"}']
     assert command([*argv, "--rows", "2", "--max_tokens", "8", *judge]) == 0
-    assert "equal words only" in capsys.readouterr().out
+    assert "judge: lexical" in capsys.readouterr().out
     task = json.loads((tmp_path / "eval" / "results.json").read_text())["tasks"]["evidence"]
     means = task["results"]["data_insight"]["means"]
     assert len(task["rows"]["data_insight"]["ids"]) == means["total"]["n"] == 2

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,13 +97,7 @@ def _show_datasets(
 
 
 def _reading(chosen: argparse.Namespace) -> Reading:
-    options = Options(
-        form=chosen.form,
-        max_document_chars=chosen.max_document_chars,
-        max_row_mb=chosen.max_row_mb,
-        subset=chosen.subset,
-        revision=chosen.revision,
-    )
+    options = Options(**{each.name: getattr(chosen, each.name) for each in fields(Options)})
     return Reading.of(
         chosen.files,
         chosen.out,
@@ -228,9 +223,8 @@ def _show_rows(report: Mapping[str, Any], title: str) -> None:
     from rich.table import Table
 
     table = Table(title=escape(title), title_justify="left")
-    table.add_column("rows")
-    table.add_column("count", justify="right")
-    table.add_column("meaning", overflow="fold")
+    for heading in ("rows", "count", "meaning"):
+        table.add_column(heading, justify="right" if heading == "count" else "left")
     for name, number, meaning in _lines(report):
         table.add_row(escape(visible(name)), f"{number:,}", escape(visible(meaning)))
     console = Console()

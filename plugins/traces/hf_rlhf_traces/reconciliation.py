@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage import load_record
 from hf_rlhf_traces.store import Store
 
 
@@ -49,22 +47,6 @@ def accounts(store: Store) -> list[Account]:
     if wrong:
         raise DataError("The counts of these steps do not add up:\n" + "\n".join(wrong))
     return done
-
-
-def training_accounts(run: Path) -> list[Account]:
-    """Return the counts of a run's samples, train and validation, by phase if it has phases.
-
-    A phase's counts are the samples left out by the run's own length and number of rows.
-    """
-    phases = sorted((run / "phases").glob("*/run.json"), key=lambda path: path.parent.name)
-    listed = []
-    for record in phases or [run / "run.json"]:
-        report = load_record(record.parent).data.report
-        name = f"train: {record.parent.name.partition('-')[2]}" if phases else "train"
-        if "rows_read" in report:  # of the adapter `traces`
-            rows = int(report["rows_read"]), int(report["kept"]), report["dropped"]
-            listed.append(Account(name, "samples", *rows))
-    return listed
 
 
 def _account(step: str, report: Mapping[str, Any]) -> Account:

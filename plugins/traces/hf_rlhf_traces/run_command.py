@@ -17,8 +17,8 @@ from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
 from hf_rlhf.storage import load_record
 from hf_rlhf_traces.build_command import BUILT
 from hf_rlhf_traces.options import Parser, add_overwrite, seed, share, verb_parser
-from hf_rlhf_traces.reconciliation import accounts, training_accounts
-from hf_rlhf_traces.store import MANIFEST, Store
+from hf_rlhf_traces.reconciliation import accounts
+from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
 from hf_rlhf_traces.train_command import check_overrides, train_parser
 
@@ -46,10 +46,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             words = [*_arguments(step, chosen, options), *options.get(step, [])]
             verb = step if step == "publish" else f"traces {step}"
-            state = _state(chosen.out, step)
-            print(
-                f"\n[{number}/{len(steps)}] hf-rlhf {verb} {shlex.join(words)}{state}", flush=True
-            )
+            print(f"\n[{number}/{len(steps)}] hf-rlhf {verb} {shlex.join(words)}", flush=True)
             if code := _run_verb(step, words):
                 _report_stop(step, argv)
                 return code
@@ -61,12 +58,6 @@ def main(argv: Sequence[str]) -> int:
         seconds[step] = time.perf_counter() - started
     _show_results(chosen, seconds, _run_folder(chosen.out, options))
     return 0
-
-
-def _state(folder: Path, step: str) -> str:
-    """Return why a step must be repeated, if so."""
-    reasons = Store(folder).reasons(step) if (folder / MANIFEST).exists() else None
-    return f"\n{step}: stale ({'; '.join(reasons)})" if reasons else ""
 
 
 def step_options(words: Sequence[str]) -> dict[str, list[str]]:
@@ -232,15 +223,12 @@ def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run:
     from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
-    done = [*accounts(store), *training_accounts(run)]
-    cells = {account.step: account.cells() for account in done}
+    cells = {account.step: account.cells() for account in accounts(store)}
     rows = []
     for step, time_s in seconds.items():
         rows.append([step, clock(time_s), *cells.get(step, ())])
         if step == "build":
             rows += [[dataset, "", *cells[dataset]] for dataset in BUILT if dataset in cells]
-        if step == "train":
-            rows += [[name, "", *cell] for name, cell in cells.items() if name.startswith("train:")]
     print()
     console().print(terminal_table(("step", "time", "in", "kept", "left out"), rows, "Steps"))
     print(f"plot: {store.folder / 'eval' / 'results.png'}")

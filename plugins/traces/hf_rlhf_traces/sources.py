@@ -5,6 +5,7 @@ continues. Other files (a JSON array, Parquet, CSV) cannot be read beyond a faul
 file is a single rejection.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,22 +32,17 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
             # No file: a dataset of the Hub, or an error with similar names.
             hub_source(source, options)
             files.append(source)
-    _check(files, options)
+    if (options.subset or options.revision) and any(map(os.path.exists, files)):
+        raise DataError(
+            f"{files[0]}: --subset and --revision are for datasets on the Hub, and this is a local "
+            "file. Leave them out."
+        )
     return files
 
 
 def hub_source(name: str, options: Options) -> Source:
     """Return a dataset of the Hub. Raises DataError if it does not exist."""
     return read_rows(name, revision=options.revision, subset=options.subset)
-
-
-def _check(files: Sequence[str], options: Options) -> None:
-    local = [file for file in files if Path(file).exists()]
-    if local and (options.subset or options.revision):
-        raise DataError(
-            f"{local[0]}: --subset and --revision are for datasets on the Hub, and this is a local "
-            "file. Leave them out."
-        )
 
 
 def blocks_of(file: str) -> Iterator[Block]:

@@ -92,17 +92,7 @@ class Store(Ledger):
 
 
 def _holds_other_files(folder: Path) -> bool:
-    from hf_rlhf.storage import LOCK_NAME, OWNER_NAME
-
     if not folder.is_dir():
         return folder.exists()
-    # Left by a process killed before it wrote the ledger.
-    ours = (
-        "build",
-        LOCK_NAME,
-        OWNER_NAME,
-        f".{MANIFEST}.",
-        f".{REJECTS}.",
-        REFUSED,
-    )
+    ours = (".", "build", REFUSED)  # of a process killed before it wrote the ledger
     return any(not path.name.startswith(ours) for path in folder.iterdir())

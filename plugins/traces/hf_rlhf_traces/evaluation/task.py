@@ -129,11 +129,6 @@ class TraceTask(Task):
     def notes(self, scored: Mapping[str, Evaluation]) -> Iterator[str]:
         """Yield limitations of these results."""
         data = self.held_out
-        if data.available < self.options.num_samples:
-            yield (
-                f"{TASKS[data.task]} has {data.available} held-out samples, so all of them are "
-                f"measured (--num_samples {self.options.num_samples})."
-            )
         for label, answers in self.answers.items():
             folder, prompts = answers.model.saved.run_folder, answers.completions.prompts
             longest = load_record(folder).config.get("max_length") if folder else None
