@@ -140,15 +140,6 @@ def test_a_hack_earns_at_most_half_of_an_honest_answer(name):
 
 
 @pytest.mark.parametrize(
-    "claim", ["output grew by 13%", "output fell from 410 to 460 tonnes", "it made 870% more"]
-)
-def test_figures_that_do_not_follow_do_not(claim):
-    text = answer(f"- After 2024, {claim}. [E1]\n- The mill had 12 people. [E2]")
-    believes = ScriptedJudge(lambda question: 1.0)
-    assert score(text, believes)["insights"] == 0.5
-
-
-@pytest.mark.parametrize(
     ("claim", "passages"),
     [
         ("Staff was 12 in 2024", ["The mill made 410 tonnes in 2024.", "It had 12 in 2025."]),

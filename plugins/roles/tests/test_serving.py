@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from hf_rlhf.config import EvaluationSpec
-from hf_rlhf.errors import ConfigError, ModelError
+from hf_rlhf.errors import ModelError
 from hf_rlhf.formatting import visible
 from hf_rlhf.models.fingerprint import identify, write_identity
 from hf_rlhf_roles.command import command
@@ -227,17 +227,3 @@ def test_an_adapter_for_another_base_is_refused(workspace, tmp_path):
     model.save_pretrained(other.folder / "base")
     with pytest.raises(ModelError, match="made for another base"):
         load_roles(ExitStack(), other, [])
-
-
-def test_unknown_and_untrained_roles_are_reported(workspace, server, tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'writer'"):
-        load_roles(ExitStack(), workspace, ["write"])
-    with RoleServer(0, 1) as other:
-        other.model, other.roles = server.model, {**server.roles, "more": None}
-        with pytest.raises(
-            ConfigError, match=r"'more': is not loaded.*Loaded are: data_insight, w"
-        ):
-            other.role("more")
-    empty = make_workspace(tmp_path / "empty", None, tiny=True)
-    with pytest.raises(ModelError, match="Train it first"):
-        load_roles(ExitStack(), empty, [])

@@ -451,9 +451,8 @@ def test_stale_and_missing_datasets_are_neither_read_nor_pushed(
 
 @pytest.mark.slow
 def test_what_was_pushed_is_loaded_by_others_and_by_a_run(
-    store: Path, tmp_path: Path, tokenizer: Any
+    store: Path, tmp_path: Path, hub: str
 ) -> None:
-    local_hub = pytest.importorskip("hf_rlhf_local_hub")
     script = f"""
         import json
         from datasets import load_dataset
@@ -462,33 +461,25 @@ def test_what_was_pushed_is_loaded_by_others_and_by_a_run(
         from hf_rlhf.models.locate import resolve_model_path
         from hf_rlhf_traces.command import command
         from hf_rlhf_traces.dataset import traces
-        command(["push", {str(store)!r}, "--repo_id", "demo/rows"])
-        there = load_dataset("demo/rows", "steps")
+        command(["push", {str(store)!r}, "--repo_id", "demo/got"])
+        there = load_dataset("demo/got", "steps")
         tiny = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
         tokenizer = AutoTokenizer.from_pretrained(tiny)
-        both = [traces(p, tokenizer=tokenizer, form="steps") for p in ("demo/rows", {str(store)!r})]
+        both = [traces(p, tokenizer=tokenizer, form="steps") for p in ("demo/got", {str(store)!r})]
         assert both[0].dataset["test"].to_list() == both[1].dataset["test"].to_list()
         assert both[0].dataset["train"].to_list() == both[1].dataset["train"].to_list()
         assert len(both[0].report["commit"]) == 40
         try:
-            traces("demo/rows", tokenizer=tokenizer, form="summary_only")
+            traces("demo/got", tokenizer=tokenizer, form="summary_only")
         except DataError as error:
             assert "Available: ['multiturn', 'steps']" in str(error), error
         print(json.dumps({{name: len(rows) for name, rows in there.items()}}))
     """
-    with local_hub.serve(tmp_path / "hub", user="demo") as running:
-        environment = {
-            **os.environ,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_ENDPOINT": running.url,
-            "HF_TOKEN": "writer-of-demo",
-            "HF_HUB_OFFLINE": "0",
-        }
-        for name in ("HF_DATASETS_CACHE", "HF_HUB_CACHE", "HF_XET_CACHE"):
-            environment.pop(name, None)
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script)],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    hub_of = {"HF_ENDPOINT": hub, "HF_TOKEN": "writer-of-demo", "HF_HUB_OFFLINE": "0"}
+    environment = {**os.environ, **hub_of, "HF_HOME": str(tmp_path / "home")}
+    for name in ("HF_DATASETS_CACHE", "HF_HUB_CACHE", "HF_XET_CACHE"):
+        environment.pop(name, None)
+    words = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == Store.open(store).report("steps")["samples"]

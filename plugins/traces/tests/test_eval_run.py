@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +14,11 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, ModelError, RunFolderError
 from hf_rlhf.evaluation.saved_models import SavedModel
-from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.evaluation.command import main
 from hf_rlhf_traces.evaluation.held_out import held_out
 from hf_rlhf_traces.evaluation.metrics import METRICS
-from hf_rlhf_traces.evaluation.task import Options, TraceTask, make_suite
-from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.evaluation.task import Options, make_suite
 from hf_rlhf_traces.shards import shard_files
 from hf_rlhf_traces.store import Store
 
@@ -117,23 +114,6 @@ def test_fewer_samples_are_among_more_of_them(evaluated: Path) -> None:
     assert held_out(store, "only", count=5, seed=1).samples != few
     every = held_out(store, "only", count=10_000)
     assert len(every.samples) == every.available == len({each.id for each in every.samples})
-
-
-def test_prompts_longer_than_all_that_was_trained_on_are_counted(
-    store: Store, tmp_path: Path
-) -> None:
-    write_record(new_record(config={"max_length": 2}), tmp_path)
-    task = TraceTask(held_out(store, "only", count=2), Format(), OPTIONS)
-    prompts = {"a": [1, 2, 3], "b": [1, 2]}
-    task.answers = {}
-    for label, folder in (("base", None), ("run", tmp_path)):
-        model = SimpleNamespace(saved=SimpleNamespace(run_folder=folder))
-        completions = SimpleNamespace(prompts=prompts)
-        task.answers[label] = SimpleNamespace(model=model, completions=completions)  # type: ignore[assignment]
-    notes = [note for note in task.notes({}) if "(max_length" in note]
-    assert notes == [
-        "run: 1 of 2 prompts of only are longer than any sample of its training (max_length 2)."
-    ]
 
 
 def test_a_row_of_training_among_the_held_out_is_found(store: Store) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.cli import main
-from hf_rlhf.errors import RunFolderError
 from hf_rlhf_traces.command import VERBS, command
 from hf_rlhf_traces.store import Store
 
@@ -84,18 +83,3 @@ def test_the_options_of_every_verb_are_said_without_heavy_imports() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert process.stdout.strip() == "[]"
-
-
-def test_all_that_is_stale_is_told_in_the_order_in_which_it_is_made(tmp_path: Path) -> None:
-    store = Store.make(tmp_path / "d")
-    chain = {"build": [], "format": [], "steps": ["build", "format"], "summarize": ["steps"]}
-    for step, after in {**chain, "split_summary": ["steps", "summarize"]}.items():
-        with store.recording(step, {}, after=after):
-            pass
-    assert store.state("split_summary") == "done"
-    with store.recording("build", {"seed": 1}):
-        pass
-    verbs = ("build FILE --out", "summarize", "split_summary")
-    commands = [f"hf-rlhf traces {verb} {store.folder}" for verb in verbs]
-    with pytest.raises(RunFolderError, match=f"First: {', then '.join(commands)}$"):
-        store.report("split_summary")

@@ -141,19 +141,6 @@ def test_slurm_needs_a_partition_and_a_time(
         run(files, tmp_path / "store", "--slurm", given)
 
 
-@pytest.mark.slow
-def test_datatrove_tasks_make_what_one_process_makes(
-    files: list[Path], in_one_shard: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("datatrove")
-    out = tmp_path / "store"
-    run(files, out, "--tasks", "2")
-    check_same(out, in_one_shard)
-    run(files, out, "--tasks", "2", "--overwrite", "--seed", "3")
-    run(files, out, "--tasks", "2", "--overwrite")  # which had finished before
-    check_same(out, in_one_shard)
-
-
 def test_what_tasks_read_is_kept_until_the_datasets_are_built(
     files: list[Path], in_one_shard: Path, tmp_path: Path
 ) -> None:

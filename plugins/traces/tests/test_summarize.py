@@ -2,9 +2,7 @@
 
 import json
 import re
-import resource
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -342,18 +340,3 @@ def test_a_quote_of_what_was_escaped_is_word_for_word() -> None:
     assert [quote.text for quote in summary.quotes][1:] == [quotes[1].text, "Ada led."]
     assert verbatim[1:] == [True, False]
     assert summary.question == ROW["question"]
-
-
-def test_a_full_disk_is_said_and_the_same_command_goes_on(store: Store) -> None:
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, limit[1]))
-    try:
-        with pytest.raises(RunFolderError, match=r"summaries\.jsonl cannot be written: File"):
-            command(["summarize", str(store.folder)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, ignored)
-    assert store.state("summarize") == "to do"
-    assert command(["summarize", str(store.folder)]) == 0
-    assert in_order(store)

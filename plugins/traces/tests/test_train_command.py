@@ -110,16 +110,6 @@ def test_options_that_would_lead_away_from_the_store_are_refused(option: str, st
     assert not (store / "runs").exists()
 
 
-def test_what_is_not_built_is_said_with_its_command(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="hf-rlhf traces build FILE"):
-        train_main([str(tmp_path)])
-    Store.make(tmp_path / "new")
-    with pytest.raises(RunFolderError, match=r"hf-rlhf traces build FILE --out .*new"):
-        train_main([str(tmp_path / "new")])
-    with pytest.raises(RunFolderError, match=r"hf-rlhf traces split_summary .*new"):
-        train_main([str(tmp_path / "new"), "--strategy", "only"])
-
-
 @pytest.fixture
 def begun(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return a copy of the store with a run of `only` that has begun, and weights worth keeping."""

@@ -1,6 +1,6 @@
 """The two tasks of traces: summarise a full context and continue, or continue a given summary."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from hf_rlhf.evaluation import (
     Task,
 )
 from hf_rlhf.models import tokenizer_digest
-from hf_rlhf.storage import load_record
 from hf_rlhf_traces.evaluation.held_out import SPLIT, HeldOut, Sample, held_out
 from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, TaskName, metrics_of
 from hf_rlhf_traces.evaluation.scores import score
@@ -125,18 +124,6 @@ class TraceTask(Task):
             "questions": data.questions,
             "seed": self.options.seed,
         }
-
-    def notes(self, scored: Mapping[str, Evaluation]) -> Iterator[str]:
-        """Yield limitations of these results."""
-        data = self.held_out
-        for label, answers in self.answers.items():
-            folder, prompts = answers.model.saved.run_folder, answers.completions.prompts
-            longest = load_record(folder).config.get("max_length") if folder else None
-            if longer := sum(len(tokens) > longest for tokens in prompts.values() if longest):
-                yield (
-                    f"{label}: {longer} of {len(prompts)} prompts of {data.task} are longer than "
-                    f"any sample of its training (max_length {longest:,})."
-                )
 
 
 def _tokens(model: Candidate, text: str) -> int:
