@@ -289,17 +289,11 @@ def test_a_label_that_is_no_judgement_is_rejected_until_the_schema_is_named(tmp_
     assert loaded.dataset["train"][0]["label"] == "science"
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_templates_make_the_text(tmp_path: Path, adapter: str) -> None:
+def test_templates_make_the_text(tmp_path: Path) -> None:
     talk = [user("1+{prompt}?"), assistant("{2}"), user("And?")]
-    written = {
-        "sft": "prompt_response",
-        "preference": "question_chosen_rejected",
-        "unpaired": "prompt_response_label",
-    }
-    row = WRITTEN[adapter][written.get(adapter, "prompt")](talk, ("Yes", "No"))
+    row = WRITTEN["sft"]["prompt_response"](talk, ("Yes", "No"))
     loaded = load(
-        adapter,
+        "sft",
         write_rows(tmp_path, [{**row, "system": "Be brief."}]),
         format="text",
         template="<q>{prompt}</q>",
@@ -308,7 +302,7 @@ def test_templates_make_the_text(tmp_path: Path, adapter: str) -> None:
     )
     first = loaded.dataset["train"][0]
     assert first["prompt"] == "<s>Be brief.</s><q>1+{prompt}?</q><a>{2}</a><q>And?</q>"
-    assert [first[key] for key in ("completion", "chosen") if key in first] in ([], ["<a>Yes</a>"])
+    assert first["completion"] == "<a>Yes</a>"
 
 
 def test_the_shape_follows_the_tokenizer_and_contradictions_are_errors(tmp_path: Path) -> None:

@@ -55,29 +55,23 @@ def observed(role: str) -> list[dict[str, Any]]:
     return [shared(role, text) for text in RESULTS]
 
 
+def talk(call: dict[str, Any]) -> list[dict[str, Any]]:
+    return [USER, {**called(), **call}, *returned(*RESULTS), ANSWER]
+
+
+LANGCHAIN = [{"name": "weather", "args": each} for each in ARGUMENTS]
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
-    "objects": OPENAI,
-    "texts": [USER, called(*TEXT_ARGUMENTS), *returned(*RESULTS), ANSWER],
-    "no content": [USER, {**called(*ARGUMENTS), "content": None}, *returned(*RESULTS), ANSWER],
+    "texts": talk(called(*TEXT_ARGUMENTS)),
+    "no content": talk({**called(*ARGUMENTS), "content": None}),
     "nulls": [
         {**USER, "tool_calls": None, "function_call": {"name": None, "arguments": None}},
         called({**ARGUMENTS[0], "at": None}, {**ARGUMENTS[1], "days": None}, id=None),
         *({**turn, "tool_calls": [], "tool_call_id": None} for turn in returned(*RESULTS)),
         {**ANSWER, "tool_calls": []},
     ],
-    "bare": [USER, {**called(), "tool_calls": BARE}, *returned(*RESULTS), ANSWER],
-    "calls as text": [
-        USER,
-        {**called(), "tool_calls": json.dumps(BARE)},
-        *returned(*RESULTS),
-        ANSWER,
-    ],
-    "langchain": [
-        USER,
-        {**called(), "tool_calls": [{"name": "weather", "args": each} for each in ARGUMENTS]},
-        *returned(*RESULTS),
-        ANSWER,
-    ],
+    "bare": talk({"tool_calls": BARE}),
+    "calls as text": talk({"tool_calls": json.dumps(BARE)}),
+    "langchain": talk({"tool_calls": LANGCHAIN}),
     "one list": [HUMAN, shared("function_call", json.dumps(BARE)), *observed("observation"), GPT],
     "objects in a list": [HUMAN, shared("tool_call", BARE), *observed("tool_response"), GPT],
     "one after the other": [
@@ -87,8 +81,7 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
         GPT,
     ],
     "results as data": [
-        USER,
-        called(*ARGUMENTS),
+        *OPENAI[:2],
         {"role": "tool", "content": {"sky": "blue"}},
         {"role": "tool", "content": [{"type": "text", "text": "snow"}]},
         ANSWER,

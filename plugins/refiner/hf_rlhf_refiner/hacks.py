@@ -127,7 +127,8 @@ def markdown(rows: Sequence[HackRow]) -> str:
     lines.append("|---|---|--:|--:|--:|")
     for case, hack, texts, hardened, faithful in summary(rows):
         bound = "at least " if hack == HONEST else ""
-        paid = " | ".join(bound + _written(score) for score in (hardened, faithful))
+        scores = ("none" if score is None else f"{score:.2f}" for score in (hardened, faithful))
+        paid = " | ".join(bound + score for score in scores)
         lines.append(f"| {case} | {hack} | {texts} | {paid} |")
     return "\n".join(lines) + "\n"
 
@@ -151,10 +152,6 @@ def _completions(case: Case) -> Iterator[tuple[str, str, str, str]]:
                 if completion not in visited:
                     visited.add(completion)
                     yield hack, spelling, grammar, completion
-
-
-def _written(score: Score) -> str:
-    return "none" if score is None else f"{score:.2f}"
 
 
 if __name__ == "__main__":

@@ -150,10 +150,8 @@ class CitationF1:
         if log_metric:
             log_metric("citation_f1/judge_failure_rate", tally.failure_rate)
             log_citations(list(scored.values()), "citation_f1", log_metric)
-        return [self._value(scored[i]) if i in scored else 0.0 for i in range(len(answers))]
-
-    def _value(self, score: CitationScore | None) -> Score:
-        return None if score is None else float(getattr(score, self.measure))
+        measured = {i: getattr(score, self.measure, None) for i, score in scored.items()}
+        return [measured.get(i, 0.0) for i in range(len(answers))]
 
 
 @dataclass(frozen=True)

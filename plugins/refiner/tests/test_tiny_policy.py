@@ -1,11 +1,10 @@
 import random
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from hf_rlhf_worlds.towns import ENTITIES, IDS, VALUES, draw, stream
+from hf_rlhf_worlds.towns import ENTITIES, IDS, VALUES, draw
 
 TAGS = ("<answer>", "</answer>", "<snippet id=", "</snippet>")
 POLICY = Path(str(files("hf_rlhf_refiner"))) / "tiny_policy"
@@ -30,12 +29,6 @@ def test_every_word_of_the_world_is_one_token(tokenizer):
     }
 
 
-def test_dropping_special_tokens_keeps_the_tags(tokenizer):
-    answer = draw(random.Random(0)).answer
-    ids = tokenizer(answer).input_ids + [tokenizer.eos_token_id, tokenizer.pad_token_id]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == answer
-
-
 def test_the_chat_template_marks_turns_and_the_assistants_text(tokenizer):
     problem = draw(random.Random(0))
     chat = [
@@ -52,11 +45,3 @@ def test_the_chat_template_marks_turns_and_the_assistants_text(tokenizer):
     )
     text = [i for i, on in zip(marked["input_ids"], marked["assistant_masks"], strict=True) if on]
     assert tokenizer.decode(text) == f"{problem.answer}<|end|>"
-
-
-def test_a_problem_is_short(tokenizer):
-    for problem in islice(stream(random.Random(1), "train"), 20):
-        chat = [{"role": "user", "content": problem.prompt}]
-        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
-        assert len(prompt) <= 100
-        assert len(tokenizer(problem.answer).input_ids) <= 25

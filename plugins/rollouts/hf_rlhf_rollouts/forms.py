@@ -125,7 +125,7 @@ def _recognise(values: Mapping[str, Any], form: str | None) -> str:
     if fitting:
         listed = ", ".join(fitting)
         raise BadRow("two_forms", f"{listed} fit this row. Say which: --form {fitting[0]}")
-    problem = f"the row has: {_column_names(values)}{_near((*TRACE_KEYS, *MESSAGES), values)}"
+    problem = _has(values, (*TRACE_KEYS, *MESSAGES))
     if values.get(column := first_present(values, TRACE_KEYS)) is not None:
         problem = f"`{column}` is {describe_value(values[column])}"
     expected = "; ".join(f"{name}: {each.expects}" for name, each in known.items())
@@ -135,7 +135,7 @@ def _recognise(values: Mapping[str, Any], form: str | None) -> str:
 
 def _without_question(values: Mapping[str, Any]) -> BadRow:
     column = first_present(values, QUESTION_KEYS)
-    problem = f"the row has: {_column_names(values)}{_near(QUESTION_KEYS, values)}"
+    problem = _has(values, QUESTION_KEYS)
     if column in values:
         problem = f"`{column}` is {describe_value(values[column])}"
     place = "in the last turn of the user before the agent's, or in"
@@ -143,10 +143,8 @@ def _without_question(values: Mapping[str, Any]) -> BadRow:
     return BadRow("no_question", f"there is no question: {problem}. {expected}")
 
 
-def _near(names: Sequence[str], values: Mapping[str, Any]) -> str:
+def _has(values: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the columns of a row, with the one that is most like a missing name."""
     hints = (did_you_mean(name, map(str, values)) for name in names if name not in values)
-    return next(filter(None, hints), "")
-
-
-def _column_names(values: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, list(values)[:12])) or "nothing"
+    listed = ", ".join(map(str, list(values)[:12])) or "nothing"
+    return f"the row has: {listed}{next(filter(None, hints), '')}"

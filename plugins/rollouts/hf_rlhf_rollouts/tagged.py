@@ -155,8 +155,7 @@ def _submitted(steps: list[Step], noted: Noted) -> list[Step]:
 def _answers_in_plain_text(messages: Sequence[Any]) -> bool:
     """Whether calls are Hermes', and no message, not even a prompt, has an <answer>."""
     roles = ("assistant", *PROMPTING)
-    contents = [message.get("content") for message in messages if message.get("role") in roles]
-    texts = [text for text in contents if isinstance(text, str)]
+    texts = [str(message.get("content")) for message in messages if message.get("role") in roles]
     return any(map(_HERMES.search, texts)) and not any("<answer" in text for text in texts)
 
 
@@ -201,13 +200,10 @@ def _question(values: Mapping[str, Any], noted: Noted) -> str:
     turns = _turns(prompt) if isinstance(prompt, str) else prompt
     if not isinstance(turns, list):
         return scalar_text(prompt, "prompt", noted)
-    questions = [
-        turn.get("content")
-        for turn in turns
-        if isinstance(turn, Mapping) and turn.get("role") == "user"
-    ]
-    without_turns = _MARK.sub("", prompt) if isinstance(prompt, str) else ""
-    return _unframed(scalar_text([without_turns, *questions][-1], "prompt", noted))
+    asked = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == "user"]
+    question: Any = _MARK.sub("", prompt) if isinstance(prompt, str) else ""
+    question = asked[-1].get("content") if asked else question
+    return _unframed(scalar_text(question, "prompt", noted))
 
 
 def _unframed(prompt: str) -> str:

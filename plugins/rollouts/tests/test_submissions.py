@@ -14,7 +14,6 @@ HANDED_IN = [
         "France",
     ),
     ("submit_answer", {"answer": 42, "unit": "kilometres"}, "42"),
-    ("final_answer", {"answer": "X", "confidence": "high, both pages say so"}, "X"),
     ("submitAnswer", {"notes": "a long remark", "finalAnswer": "A"}, "A"),
     ("Submit-Final-Answer", {"Final Answer": "A", "answer": "because of A"}, "A"),
     ("mcp__browser__submit_answer", {"answer": None, "result": "R"}, "R"),
@@ -22,48 +21,31 @@ HANDED_IN = [
     ("submit", {"answer": {"value": 42}}, "42"),
     ("submit", {"answer": {"value": 42, "unit": "km"}}, '{"value": 42, "unit": "km"}'),
     ("submit", {"response": {"answer": "Paris", "explanation": "a long remark"}}, "Paris"),
-    ("submit", {"answer": ["Paris", "Köln"]}, '["Paris", "Köln"]'),
-    ("submit", {"answer": False}, "false"),
     ("submit", '"Paris"', "Paris"),
     ("submit", '["Paris"]', "Paris"),
-    ("submit", "Paris", "Paris"),
     ("submit", json.dumps(json.dumps({"answer": "Paris"})), "Paris"),
-    ("submit_answer", {"text": "Paris", "explanation": "a long remark"}, "Paris"),
-    ("finish", {"message": "Paris", "task_completed": True}, "Paris"),
     ("final_answer", {"conclusion": "Paris", "evidence": ["a page"], "notes": "none"}, "Paris"),
     ("submit_report", {"report": "Paris", "sources": ["p"]}, "Paris"),
 ]
 OTHERS = [
     ("get_answer", {"query": "capital"}),
-    ("search_final_reports", {"query": "capital"}),
     ("question_answer", {"question": "capital"}),
-    ("check_answer", {"answer": "Paris"}),
     ("answer_question", {"question": "capital", "text": "a document"}),
-    ("submit_query", {"query": "capital"}),
     ("submit_flight_search", {"origin": "A", "destination": "B"}),
     ("finish", {"reason": "All is done.", "paths": ["a.xlsx"]}),
-    ("finish", {}),
     ("submit_answer", {"answer": " ", "explanation": "none found"}),
     ("submit_answer", '{"answer": "Par'),
 ]
 
 
-def arguments(given: Any) -> str:
-    return given if isinstance(given, str) else json.dumps(given)
-
-
-@pytest.mark.parametrize(("tool", "given", "answer"), HANDED_IN)
+@pytest.mark.parametrize(
+    ("tool", "given", "answer"), [*HANDED_IN, *((*other, None) for other in OTHERS)]
+)
 def test_the_answer_is_known_by_the_name_of_the_argument(
-    tool: str, given: Any, answer: str
+    tool: str, given: Any, answer: str | None
 ) -> None:
-    handed_in = submission(tool, arguments(given))
-    assert handed_in is not None
-    assert handed_in.text == answer
-
-
-@pytest.mark.parametrize(("tool", "given"), OTHERS)
-def test_other_tools_hand_in_nothing(tool: str, given: Any) -> None:
-    assert submission(tool, arguments(given)) is None
+    handed_in = submission(tool, given if isinstance(given, str) else json.dumps(given))
+    assert (handed_in and handed_in.text) == answer
 
 
 def test_before_a_reply_only_a_certain_answer_is_one() -> None:
@@ -75,8 +57,5 @@ def test_before_a_reply_only_a_certain_answer_is_one() -> None:
 
 
 def test_arguments_beside_the_answer_are_named() -> None:
-    handed_in = submission("submit", '{"answer": 1, "unit": "km", "note": null}')
-    assert handed_in is not None
-    assert handed_in.left_out == ("unit",)
     inner = submission("submit", '{"response": {"answer": 1, "why": "x"}, "unit": "km"}')
     assert inner == ("1", ("unit", "why"))
