@@ -3,7 +3,6 @@
 import contextlib
 import io
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +50,10 @@ def test_a_published_run(
     evaluation = {**tiny_run["evaluation"], "samples": 1}
     with local_hub.serve(tmp_path / "hub", token=TOKEN) as hub:
         use_hub(monkeypatch, hub.url, token=TOKEN)
-        record = train(config={**tiny_run, "publish": publish, "evaluation": evaluation})
+        train(config={**tiny_run, "publish": publish, "evaluation": evaluation})
         pulled = pull("demo/run", tmp_path / "pulled")
     redrawn(pulled, tmp_path)
     card = (pulled / "README.md").read_text(encoding="utf-8")
-
-    head = ("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD")
-    if (commit := subprocess.run(head, capture_output=True, text=True).stdout.strip()) != "":
-        assert record.environment.sources["hf-rlhf"].commit in (commit, None)
-    assert set(record.at_default or ()) >= {"adam_beta1", "top_p", "deepspeed"}
-    assert not {"learning_rate", "max_steps", "output_dir"} & set(record.at_default or ())
 
     snippet = re.search(
         r"```python\n(.*?generate.*?)```\n\n(.*?)```text\n(.*?)\n```", card, re.DOTALL

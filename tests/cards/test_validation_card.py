@@ -1,12 +1,10 @@
 """What a card and its curves say of evaluations during training."""
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from hf_rlhf.cards import plots
 from hf_rlhf.cards.facts import setup
 from hf_rlhf.cards.notes import known_notes
 from hf_rlhf.storage.record import RunRecord
@@ -62,33 +60,3 @@ def test_weights_chosen_by_the_rows_of_the_results_are_told_as_optimistic(record
     record.training.validation.separate = False
     assert "some of them among the held-out rows of the results" in said(record)
     assert any("the results are optimistic" in note for note in known_notes(record))
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Return the plots that were drawn since it was cleared."""
-    drawn, panels = [], plots.png_panels
-
-    @contextmanager
-    def spy(*args, **kwargs):
-        with panels(*args, **kwargs) as axes:
-            yield axes
-            drawn.extend(axes)
-
-    monkeypatch.setattr(plots, "png_panels", spy)
-    return drawn
-
-
-def test_validation_is_drawn_beside_training(record, tmp_path, drawn):
-    assert plots.training_curves(record, tmp_path / "curves.png")
-    lines = {
-        axes.get_title("left"): {line.get_label(): list(line.get_xdata()) for line in axes.lines}
-        for axes in drawn
-    }
-    # First what the best step was chosen by, with a line at that step.
-    assert list(lines) == ["held_out/utility", "loss"]
-    assert [20, 20] in lines["held_out/utility"].values()
-    assert lines["loss"] == {"training": [10, 20, 30, 40], "validation": [10, 20, 30, 40]}
-    drawn.clear()
-    assert plots.reward_curve(record, tmp_path / "reward.png")
-    assert "total on validation rows" in [line.get_label() for line in drawn[0].lines]

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -227,16 +226,6 @@ def test_a_hub_that_is_down_at_the_end_is_waited_for_once(
     told = pushes.summary(load_record(run))
     assert told is not None
     assert "3 checkpoints are not published" in told
-
-
-def test_what_cannot_be_pushed_any_more_is_said(run: Path, hub: Any) -> None:
-    hub.faults.add(Fault(COMMIT, 403, times=10**6))
-    pushes = Watched(run)
-    pushes.save(run, 2)
-    wait_for(pushes.settled)
-    shutil.rmtree(run / "checkpoints" / "checkpoint-2")
-    pushes.drain()
-    assert "the checkpoint was deleted since" in str(pushes.summary(load_record(run)))
 
 
 def test_stopped_while_checkpoints_are_pushed_it_says_how_to_finish_the_run_too(tmp_path):

@@ -58,11 +58,6 @@ def nothing_written_outside(root: Path) -> Iterator[list[str]]:
         assert where == real or where.startswith(real + os.sep), path
 
 
-def test_the_hook_sees_writes(tmp_path):
-    with pytest.raises(AssertionError), nothing_written_outside(tmp_path / "root"):
-        (tmp_path / "outside").write_text("x")
-
-
 NAMES = [
     *("../evil.json", "a/../../evil.json", "/tmp/evil.json", "..\\evil.json", "a\x00.json"),
     *("C:\\evil.json", "x" * 300 + ".json", "~/evil.json", "a\nb.json", "-rf.json", "a/", ""),

@@ -81,27 +81,6 @@ def test_each_way_in_which_xet_packs(hub: RunningHub, api: HfApi, kind: str) -> 
     assert Path(hf_hub_download("demo/m", "w.bin", endpoint=hub.url)).read_bytes() == content
 
 
-def test_parts_of_large_files(hub: RunningHub, api: HfApi, big: bytes) -> None:
-    api.create_repo("demo/m")
-    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=big)
-    url = f"{hub.url}/demo/m/resolve/main/w.bin"
-    last = len(big) - 1
-    cases = {
-        "bytes=0-0": big[:1],
-        f"bytes={last}-": big[-1:],
-        "bytes=-100": big[-100:],
-    }
-    for header, expected in cases.items():
-        answer = httpx.get(url, headers={"Range": header})
-        assert (answer.status_code, answer.content == expected) == (206, True), header
-        assert int(answer.headers["Content-Length"]) == len(expected)
-        assert answer.headers["Content-Range"].endswith(f"/{len(big)}")
-    assert httpx.get(url, headers={"Range": f"bytes={len(big)}-"}).status_code == 416
-    assert httpx.get(url).content == big
-    head = httpx.head(url)
-    assert head.headers["Content-Length"] == head.headers["X-Linked-Size"] == str(len(big))
-
-
 def test_revisions_stay_what_they_were(
     hub: RunningHub, api: HfApi, tmp_path: Path, big: bytes
 ) -> None:

@@ -32,8 +32,6 @@ def test_one_server_at_a_time(tmp_path: Path) -> None:
         serve(tmp_path / "hub"),
     ):
         pass
-    with serve(tmp_path / "hub"):
-        pass
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
