@@ -4,4 +4,4 @@ from .chat_model import ChatModel as ChatModel
 from .dispatch import BUILT_IN as BUILT_IN
 from .dispatch import main as main
 from .launch import launch_configs as launch_configs
-from .launcher import launch_words as launch_words
+from .launch import launch_words as launch_words

@@ -25,10 +25,8 @@ def chat_command(
         None, metavar="NAME=WHERE", help="Another adapter on the same base; repeatable."
     ),
     system: str | None = typer.Option(None, metavar="TEXT", help="The system prompt."),
-    plain: bool | None = typer.Option(
-        None,
-        help="Each line is a prompt of its own, without the chat template; by default as in "
-        "the run.",
+    plain: bool = typer.Option(
+        False, "--plain", help="Each line is a prompt of its own, without the chat template."
     ),
     temperature: float = typer.Option(0.0, help="0 is greedy."),
     top_p: float = typer.Option(1.0, "--top_p"),
@@ -58,11 +56,9 @@ def chat_command(
         chat = Chat(loaded, loaded.own, EvaluationSpec(**values), max_new_tokens)
         chat.system = system
         is_text = bool(loaded.record) and loaded.record.data.conversational is False
-        chat.plain = (is_text or not loaded.tokenizer.chat_template) if plain is None else plain
+        chat.plain = plain or is_text or not loaded.tokenizer.chat_template
         if chat.plain and chat.system:
             raise HfRlhfError("--system needs a chat template, and each line is a plain prompt.")
-        if not chat.plain and not loaded.tokenizer.chat_template:
-            raise HfRlhfError(f"{model} has no chat template. Leave --no-plain out.")
         form = "each line is a prompt of its own" if chat.plain else "a conversation"
         print(f"{model} ({chat.active}), {form}. {HELP}", file=sys.stderr)
         chat.run(terminal_lines())

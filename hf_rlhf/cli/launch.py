@@ -4,14 +4,16 @@ Each begins with a comment on its purpose, and a line `# $ COMMAND`. The command
 launch, so that a run under another launch stops (`--expect_world_size`).
 """
 
+import shlex
 import shutil
+import sys
 from importlib.resources import files
 from pathlib import Path
 
 import typer
 
 from hf_rlhf.cli.completion import of_names
-from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, did_you_mean
 
 _KINDS = (".yaml", ".sbatch", ".sh")
 
@@ -70,3 +72,23 @@ def copy_launch_config(
         raise HfRlhfError(f"{target} cannot be written: {error.strerror}.") from error
     print(f"{target}: {summary(source)}")
     print(f"  {command(source).replace(source.name, str(target))}")
+
+
+def launch_words(text: str) -> list[str]:
+    """Return the words of a command, of an accelerate configuration, or of its name.
+
+    Raises ConfigError if there is no program or configuration of that name.
+    """
+    configs = launch_configs()
+    accelerate = [sys.executable, "-m", "accelerate.commands.launch"]
+    words = shlex.split(text)
+    if text in configs:
+        return [*accelerate, "--config_file", str(configs[text])]
+    if Path(text).suffix in (".yaml", ".yml") and Path(text).exists():
+        return [*accelerate, "--config_file", text]
+    if words[:2] == ["accelerate", "launch"]:
+        return [*accelerate, *words[2:]]
+    if not words or shutil.which(words[0]) is None:
+        what = f"`{text}` is no program or configuration{did_you_mean(text, configs)}."
+        raise ConfigError([Problem("--launch", what, f"By name: {', '.join(configs)}.")])
+    return words

@@ -36,18 +36,6 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
     yield from _stopped(run)
 
 
-def monitor_advice(run: "Run") -> Iterator[str]:
-    """Yield a note if no signal can stop the run."""
-    spec = run.spec.monitor
-    if spec is None or spec.gold is not None or spec.stop_on != "gold":
-        return
-    if labels := _monitors(run):
-        instead = f"name one of the rewards of weight 0 ({', '.join(labels)}) as `gold`"
-    else:
-        instead = "add a reward of weight 0 that is a better measure, and name it as `gold`"
-    yield f"the monitor only warns. To let it stop the run, {instead}"
-
-
 def monitor_line(run: "Run") -> str:
     """Return a line with the monitor's schedule and stop condition."""
     spec = run.spec.monitor

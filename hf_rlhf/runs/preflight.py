@@ -20,7 +20,7 @@ from hf_rlhf.models.loading import skeleton
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.rewards.composed import TRL_SUPPLIES, signature
 from hf_rlhf.runs.estimate import cycle_in_steps, generation_batch
-from hf_rlhf.runs.monitor import monitor_advice, monitor_problems
+from hf_rlhf.runs.monitor import monitor_problems
 from hf_rlhf.runs.preflight_data import (
     column_problems,
     dropped_problems,
@@ -96,7 +96,7 @@ def advice(run: "Run") -> list[str]:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
         if (reward_notes := getattr(part.reward, "notes", None)) is not None:
             notes += [f"{part.label!r}: {text}" for text in reward_notes(run)]
-    notes += [*_sources(run), *monitor_advice(run), *row_notes(run)]
+    notes += [*_sources(run), *row_notes(run)]
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")

@@ -89,32 +89,26 @@ def test_each_adapter_answers_as_it_does_merged_and_base_without_any(run, talk):
 
 def test_a_conversation_goes_on_and_can_be_forgotten(run, talk):
     source = {"adapter": str(run / "mine")}
-    first = answer(source, user("Who?"))
-    second = answer(source, user("Who?", first, "And you?"))
-    assert second != answer(source, user("And you?"))
-    out = talk(run / "mine", lines=["Who?", "And you?", "/clear", "And you?"]).out
-    third = answer(source, user("And you?"))
-    assert out == "".join(f"{visible(said)}\n" for said in (first, second, third))
-
-
-def test_a_system_prompt_comes_first(run, talk):
     system = {"role": "system", "content": "Short."}
-    expected = answer(str(run / "tiny"), [system, *user("Who?")])
-    assert talk(run / "tiny", "--system", "Short.", lines=["Who?"]).out == f"{visible(expected)}\n"
+    first = answer(source, [system, *user("Who?")])
+    second = answer(source, [system, *user("Who?", first, "And you?")])
+    third = answer(source, [system, *user("And you?")])
+    assert second != third
+    lines = ["Who?", "And you?", "/clear", "And you?"]
+    out = talk(run / "mine", "--system", "Short.", lines=lines).out
+    assert out == "".join(f"{visible(said)}\n" for said in (first, second, third))
 
 
 def test_prompts_are_plain_where_those_of_the_run_were(run, talk):
     folder = run / "mine"
     plain = answer({"adapter": str(folder)}, "Who?")
-    assert plain != answer({"adapter": str(folder)}, user("Who?"))
     assert talk(folder, "--plain", lines=["Who?", "Who?"]).out == f"{visible(plain)}\n" * 2
     data = DataSection(conversational=False)
     write_record(new_record(data=data, status="finished"), folder)
     try:
         checkpoint = folder / "checkpoints/checkpoint-8"  # the record is that of its run
-        for place in (folder, checkpoint):
-            expected = answer({"adapter": str(place)}, "Who?")
-            assert talk(place, lines=["Who?"]).out == f"{visible(expected)}\n"
+        expected = answer({"adapter": str(checkpoint)}, "Who?")
+        assert talk(checkpoint, lines=["Who?"]).out == f"{visible(expected)}\n"
     finally:
         write_record(new_record(data=DataSection(conversational=True)), folder)
 

@@ -14,8 +14,7 @@ import yaml
 from accelerate import DistributedType
 
 from hf_rlhf.cli import main
-from hf_rlhf.cli.launch import command, launch_configs, summary
-from hf_rlhf.cli.launcher import launch_words
+from hf_rlhf.cli.launch import command, launch_configs, launch_words, summary
 from hf_rlhf.distributed import planned
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight_launch import launch_problems

@@ -119,19 +119,7 @@ def running(folder: Path) -> list[int]:
         time.sleep(0.1)
 
 
-def test_a_server_that_does_not_start_stops_the_script_with_its_log(folder):
-    (folder / "broken").touch()
-    done = subprocess.run(
-        ["bash", "one_node.sh", *RUN],
-        **{"cwd": folder, "env": environment(folder), "capture_output": True, "text": True},
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "a server has ended; its log:" in done.stderr
-    assert "no kernel image is available" in done.stderr
-    assert not (folder / "started").exists()
-
-
+@pytest.mark.slow
 def test_of_two_machines_one_trains_and_one_serves(folder):
     """Run with a Slurm that starts each step in the background of this machine."""
     program(folder, "scontrol", "echo first; echo localhost")

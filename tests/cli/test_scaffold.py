@@ -50,18 +50,6 @@ def test_names(name, message, tmp_path):
     assert list(tmp_path.iterdir()) == [inside]
 
 
-def test_a_folder_that_exists_is_left_alone(tmp_path):
-    (tmp_path / "tone").mkdir()
-    with pytest.raises(HfRlhfError, match="tone exists. Choose another"):
-        new_package("tone", out=tmp_path)
-    assert not list((tmp_path / "tone").iterdir())
-
-
-def test_a_verb_that_is_taken_is_refused(tmp_path):
-    with pytest.raises(HfRlhfError, match="`hf-rlhf launch-configs` already exists"):
-        new_package("launch_configs", kind="command", out=tmp_path)
-
-
 def test_the_range_is_the_one_of_this_core(made):
     assert core_range("0.1.0") == ">=0.1,<0.2"
     assert core_range("0.9.3") == ">=0.9,<0.10"

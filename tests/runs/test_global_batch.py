@@ -33,14 +33,6 @@ def test_accumulation_follows_from_the_number_of_processes(processes, accumulati
     assert config.ready
 
 
-def test_without_generations_a_prompt_is_a_row():
-    assert Config(prompts_per_step=16).gradient_accumulation_steps == 2
-
-
-def test_not_said_nothing_follows():
-    assert Config(gradient_accumulation_steps=3).gradient_accumulation_steps == 3
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -92,20 +92,6 @@ def test_a_reward_that_does_not_fit_is_refused_before_weights_load(minimal_run, 
     assert message in refusal(minimal_run, rewards=[reward])
 
 
-def test_two_functions_of_one_name_need_labels(minimal_run):
-    def other():
-        def exact_match(completions, **_):
-            return [0.0 for _ in completions]
-
-        return exact_match
-
-    text = refusal(minimal_run, rewards=[exact_match, other()])
-    assert "'exact_match' is already the label of" in text
-    entry = {"name": other(), "label": "other"}
-    run = resolved(minimal_run, rewards=[exact_match, entry])
-    assert [part.reward.__name__ for part in run.reward.rewards] == ["exact_match"] * 2
-
-
 def test_callbacks_are_classes_objects_and_names_with_arguments(minimal_run, tmp_path):
     file = tmp_path / "mine.py"
     imports = "from transformers import TrainerCallback"

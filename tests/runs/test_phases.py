@@ -57,14 +57,6 @@ def problems(*options: str, text: str = TEXT) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_an_option_that_sets_a_whole_phase_is_named_for_each_of_its_keys() -> None:
-    file = phases("--phases", "[{name: a, dataset: {form: z}}]")[0].file
-    assert file.where(("dataset", "form")).startswith("--phases (command line)")
-    file = phases("--phases.1", "{name: a, dataset: {form: z}}")[1].file
-    assert file.where(("dataset", "form")).startswith("--phases.1 (command line)")
-    assert phases()[1].file.where(("dataset", "form")).startswith("it.yaml:12")
-
-
 def test_a_phase_is_the_whole_file_with_its_own_keys_over_it() -> None:
     files = phases()
     first, second, third = (phase.file.values for phase in files)
@@ -100,16 +92,6 @@ def test_an_option_for_a_key_of_a_section_leaves_the_others_of_the_phases() -> N
     assert [one["most"] for one in forms] == [9, 9, 9]
     moved = phases("--dataset", "{name: rows, path: elsewhere}")
     assert [phase.file.values["dataset"]["form"] for phase in moved] == ["a", "b", "c"]
-
-
-def test_what_is_recorded_gives_the_same_phases_again() -> None:
-    file = whole("--learning_rate", "1e-3", "--phases.long.num_train_epochs", "2")
-    again = apply_to_all(RunFile.from_mapping(file.values))
-    values = [
-        [dict(phase.file.values) for phase in phase_files(each, "sft", Path("out"))]
-        for each in (file, again)
-    ]
-    assert values[0] == values[1]
 
 
 def test_phases_are_left_out_added_and_reordered() -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import PathDistribution
 
 import pytest
 
-from hf_rlhf.runs.sources import package_sources, source_of
+from hf_rlhf.runs.sources import source_of
 from hf_rlhf.storage.record_schema import Source
 
 COMMIT = "1d5e7c0b9a8f7e6d5c4b3a29181716151413121f"
@@ -107,10 +107,3 @@ def test_code_that_is_read_from_a_checkout_has_its_commit(installed, checkout, h
     assert source_of(package, "acme_rewards").dirty is False
     (checkout / "rewards" / "new_module.py").write_text("")
     assert source_of(package, "acme_rewards").dirty is True
-
-
-def test_every_package_of_a_component_has_one_whatever_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sources = package_sources()
-    assert {"hf-rlhf", "hf-rlhf-worlds"} <= sources.keys()
-    assert all(source.kind for source in sources.values())
