@@ -19,8 +19,6 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ModelError
 from hf_rlhf_classic.scoring import RewardModel
 
-_KEYS_OF_ARCHITECTURE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
-
 
 @dataclass
 class RewardEnsemble:
@@ -84,7 +82,7 @@ class RewardEnsemble:
                 names, self.revisions, self.means, self.stds
             )
         )
-        self._check_alike(names)
+        self._check_different(names)
 
     def __call__(
         self,
@@ -162,14 +160,9 @@ class RewardEnsemble:
             if broken:
                 raise ModelError(f"reward_ensemble: {text}")
 
-    def _check_alike(self, names: Sequence[str]) -> None:
-        """Raise ModelError for duplicate members or members of different kinds."""
-        from transformers import AutoConfig
-
-        from hf_rlhf.models import tokenizer_digest
-
+    def _check_different(self, names: Sequence[str]) -> None:
+        """Raise ModelError for a duplicate member."""
         sources: set[tuple[str, str | None]] = set()
-        kinds: list[tuple[str, dict[str, Any]]] = []
         for name, member in zip(names, self.members, strict=True):
             path, adapter = member.locate()
             folder = Path(adapter or path)
@@ -183,18 +176,6 @@ class RewardEnsemble:
                     "without another opinion. Name each once."
                 )
             sources.add(source)
-            config = AutoConfig.from_pretrained(path, revision=member.revision).get_text_config()
-            kind = {key: getattr(config, key, None) for key in _KEYS_OF_ARCHITECTURE}
-            kinds.append((name, {**kind, "tokenizer": tokenizer_digest(member.load_tokenizer())}))
-        for name, kind in kinds[1:]:
-            for key, value in kind.items():
-                if value != (expected := kinds[0][1][key]):
-                    own, other = (str(each)[:12] for each in (value, expected))
-                    raise ModelError(
-                        f"reward_ensemble: {name} and {kinds[0][0]} are not made from one base: "
-                        f"{key} is {own} and {other}. Members are reward models of one base, "
-                        "trained with other seeds or on other pairs."
-                    )
 
 
 @dataclass(frozen=True)
