@@ -64,22 +64,6 @@ def test_no_message_or_table_sends_control_characters(stream):
     assert not set(HOSTILE) & set(said) & set("\x1b\x07\x9b\r\u202e\u2066\x08")
 
 
-def test_a_message_keeps_commands_whole_and_colours_its_first_word(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    command = "  hf-rlhf publish " + "x" * 60
-    text = f"note: {'several words ' * 6}\n- item {'more words ' * 6}\n{command}"
-    shown = terminal_message(text, Terminal())
-    assert shown.startswith("\x1b[33mnote:\x1b[0m several")
-    assert shown.splitlines()[-1] == command
-    items = [line for line in shown.splitlines() if line.startswith("  more")]
-    assert items, "an item hangs"
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in terminal_message(text, Terminal())
-    assert terminal_message(text, io.StringIO()) == text
-
-
 @pytest.mark.parametrize("width", [200, 80, 40])
 def test_a_table_that_is_too_wide_becomes_several_with_whole_numbers(width):
     models = [f"model_{number}" for number in range(6)]

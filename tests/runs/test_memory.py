@@ -13,7 +13,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.contracts import HeldModel, StepShape
 from hf_rlhf.models.loading import skeleton
 from hf_rlhf.runs import allocations
-from hf_rlhf.runs.allocations import Cut, Layers, Pass, count_training
+from hf_rlhf.runs.allocations import Cut, Pass, count_training
 from hf_rlhf.runs.known_models import changed
 from hf_rlhf.runs.memory import MemoryNeed, Phase, _step_phases, memory_need, weights_of
 from hf_rlhf.runs.resolve import resolve_run
@@ -66,22 +66,6 @@ def test_a_short_model_tells_of_the_whole_one(kind, layers, given):
     assert repeats.periods > 2 + (kind == "llama")
     whole = allocations._training(deepcopy(model), Cut.of(repeats, repeats.periods), given, adamw)
     assert found == whole
-
-
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
-    [
-        ("aaaa", Layers(0, 1, 4)),
-        ("daaaa", Layers(1, 1, 5)),
-        ("sssssfsssssfss", Layers(0, 6, 14)),
-        ("dsfsfs", Layers(1, 2, 6)),
-        ("abc", Layers(2, 1, 3)),
-    ],
-)
-def test_the_repetition_of_layers_is_found(kinds, expected):
-    found = Layers.of(kinds)
-    assert found == expected
-    assert found.short(found.periods) == len(kinds)
 
 
 def test_a_step_is_counted_as_real_tensors_are():

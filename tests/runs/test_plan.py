@@ -71,13 +71,6 @@ def test_what_is_no_machine_is_refused(text):
 
 
 @without_gpu
-@pytest.mark.parametrize("kind", ["MULTI_GPU", "NO"])
-def test_16_bit_without_a_copy_in_float32_is_refused_in_a_plan_too(gpu_run, kind):
-    with pytest.raises(ConfigError, match=r"dtype: bfloat16: every weight is trained.* would be"):
-        dry_run(config=gpu_run, machine="4xH100", expect_distributed=kind)
-
-
-@without_gpu
 @pytest.mark.parametrize("kind", [None, "deepspeed", "FSDP"])
 def test_a_plan_counts_the_checkpoints_of_its_launch(gpu_run, kind):
     given = {} if kind is None else {"expect_distributed": kind}

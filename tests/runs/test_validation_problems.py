@@ -35,7 +35,6 @@ def problems(run):
         ({"evaluation": None}, r"eval_strategy: needs the `evaluation` section"),
         ({"validation": {"split": "other"}}, r"no split 'other'.* The dataset has: train, test"),
         ({"early_stopping": {"patience": 2}}, r"early_stopping: needs `metric_for_best_model`"),
-        ({"metric_for_best_model": "eval_held_out/refiner"}, ""),
         (
             {"metric_for_best_model": "accuracy"},
             r"metric_for_best_model: 'accuracy' is not measured\. Measured are total, refiner",
