@@ -27,13 +27,6 @@ def test_an_adapter_takes_the_shared_arguments_beside_its_own() -> None:
         sft("rows.jsonl", tokenizer=None, label="safer")
 
 
-@pytest.mark.parametrize(("target", "columns"), [("final", 2), ("every", 1)])
-def test_the_target_of_sft(tmp_path: Path, target: Any, columns: int) -> None:
-    path = write_rows(tmp_path, [{"prompt": "q", "response": "a"}])
-    loaded = sft(path, tokenizer=WordTokenizer(chat=True), test_rows=0, target=target)
-    assert len(loaded.dataset["train"].column_names) == columns
-
-
 def test_the_label_and_margin_of_preferences(tmp_path: Path) -> None:
     row = {"prompt": "q", "response_0": "a", "response_1": "b", "safer_response_id": 1}
     path = write_rows(tmp_path, [{**row, "score_chosen": 2, "score_rejected": 1}])

@@ -52,15 +52,6 @@ def logged(trainer, key):
     return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
-def test_training_starts_at_the_reference(run):
-    """So the implicit rewards are 0, and the loss is log 2, before the first step."""
-    trainer = PreferenceTrainer.from_run(run(max_steps=2))
-    trainer.train()
-    assert logged(trainer, "loss")[0] == pytest.approx(0.6931, abs=1e-4)
-    assert logged(trainer, "rewards/margins")[0] == pytest.approx(0, abs=1e-5)
-    assert logged(trainer, "rewards/margins")[1] != 0
-
-
 def test_the_reference_of_a_continued_adapter_is_that_adapter(run, adapter):
     prepared = run(max_steps=2, adapter=str(adapter), use_peft=True)
     trainer = PreferenceTrainer.from_run(prepared)
@@ -209,32 +200,3 @@ def test_it_keeps_the_contract_and_resumes_exactly(lora):
         dataset=rows,
         settings={"activation_checkpointing": False, "max_length": 128, **(peft if lora else {})},
     )
-
-
-@pytest.mark.parametrize("plugin", ["dpo", "reward"])
-def test_a_template_that_raises_on_a_later_row_is_told(prepared, gpt2, plugin):
-    """Rows are written out to be counted, too, in whole."""
-    asked = [{"role": "user", "content": "1+1="}]
-    rows = [
-        {
-            "prompt": asked,
-            "chosen": [{"role": "assistant", "content": word}],
-            "rejected": [{"role": "assistant", "content": "4"}],
-        }
-        for word in ("2", "two", "bad")
-    ]
-    template = "{% for m in messages %}{% if m['content'] == 'bad' %}{{ raise_exception('no') }}"
-    template += "{% endif %}{{ m['content'] + eos_token }}{% endfor %}"
-    model = gpt2(chat_template=template)
-    with pytest.raises(ConfigError, match=r"raises on `chosen` of row 2 of train"):
-        prepared(rows, rows[:1], **{**SETTINGS, "plugin": plugin, "model_name_or_path": model})
-
-
-@pytest.mark.parametrize("plugin", ["dpo", "reward", "sft"])
-def test_named_chat_templates_are_counted_with(prepared, gpt2, plugin):
-    row = {"prompt": "1+1=", "chosen": "2", "rejected": "3", "completion": "2"}
-    names = ("prompt", "completion") if plugin == "sft" else ("prompt", "chosen", "rejected")
-    rows = [{name: row[name] for name in names}] * 2
-    model = gpt2(chat_template={"default": "{{ messages }}", "tool_use": "{{ tools }}"})
-    run = prepared(rows, rows[:1], **{**SETTINGS, "plugin": plugin, "model_name_or_path": model})
-    assert run.trainer_class.row_counts(run)["train"].used == 2

@@ -111,14 +111,6 @@ def test_each_reference_gives_the_same_losses(run, capsys):
     assert expected[1] < expected[0]
 
 
-def test_a_wrapped_reference_shares_prompts_as_the_model_within(run):
-    trainer = PreferenceTrainer.from_run(run(share_prompt=None))
-    reference = trainer.ref_model
-    trainer.ref_model = torch.nn.DataParallel(reference)
-    trainer.batch_forms()
-    assert trainer.sharing.models == [trainer.model, reference]
-
-
 def test_only_the_block_that_computes_is_on_the_device(run):
     """Here the device is the CPU, so a copy of its own shows that a weight is there."""
     model = AutoModelForCausalLM.from_pretrained(run().model_path).requires_grad_(False)
@@ -148,12 +140,6 @@ def test_weights_return_to_host_memory_after_an_error(run):
     with pytest.raises(TypeError):
         layer()
     assert [weight.data_ptr() for weight in layer.parameters()] == host
-
-
-def test_a_plan_does_not_say_what_a_start_says(run, capsys):
-    with planned(1):
-        PreferenceTrainer.from_run(run())
-    assert "reference: " not in capsys.readouterr().out
 
 
 def test_several_processes_find_precomputed_values_in_the_run_folder(run, monkeypatch):

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 import trl
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.models.ends import list_end
-from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.testing import make_tiny_policy
 
 QUESTION = [{"role": "user", "content": "q"}]
@@ -77,16 +74,6 @@ def test_the_template_that_trains_is_the_one_that_has_to_close(prepared, base):
     assert "assistant_only_loss" not in str(refused.value)
 
 
-def test_vllm_has_to_know_the_end_as_well(prepared, base):
-    rows, settings = _settings("grpo", base, eos_token="<|end|>", use_vllm=True)
-    settings |= {"vllm_mode": "colocate"}
-    with pytest.raises(ConfigError, match=r"Write `generation_kwargs: {stop_token_ids: \[1\]}`"):
-        prepared(rows, rows, **settings)
-    with pytest.raises(ConfigError) as refused:
-        prepared(rows, rows, **settings, generation_kwargs={"stop_token_ids": [1]})
-    assert "eos_token" not in str(refused.value)
-
-
 def test_an_end_without_a_loss_is_refused(prepared, base):
     _, settings = _settings("sft", base, eos_token="<|end|>")
     template = (
@@ -132,48 +119,3 @@ def test_text_needs_an_end_of_sequence_token(prepared, base, tmp_path, listed):
         ConfigError, match="has no end-of-sequence token to end .*Write `eos_token: TOKEN`"
     ):
         prepared(rows, rows, **settings)
-
-
-@pytest.mark.parametrize("has_file", [True, False])
-def test_a_merged_model_stops_at_the_end_of_the_tokenizer_beside_its_adapter(
-    base, tmp_path, has_file
-):
-    source = shutil.copytree(base, tmp_path / "base")
-    if not has_file:
-        (source / "generation_config.json").unlink()
-    adapter, merged = tmp_path / "adapter", tmp_path / "merged"
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(source), LoraConfig(r=2))
-    model.save_pretrained(adapter)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    tokenizer.eos_token = "<|end|>"
-    tokenizer.save_pretrained(adapter)
-    merge_adapter(source, adapter, merged)
-    assert GenerationConfig.from_pretrained(merged).eos_token_id == [1, 2]
-    before = (merged / "generation_config.json").read_bytes()
-    list_end(merged)
-    assert (merged / "generation_config.json").read_bytes() == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("use_peft", [False, True])
-def test_the_saved_model_stops_in_plain_generate(base, tmp_path, use_peft):
-    from datasets import Dataset
-
-    from hf_rlhf import train
-
-    _, settings = _settings("sft", base, eos_token="<|end|>", use_peft=use_peft)
-    settings |= {"max_steps": 60, "learning_rate": 2e-2 if use_peft else 1e-2, "lora_r": 32}
-    settings |= {"per_device_train_batch_size": 4}
-    asked = [{"role": "user", "content": f"q{n}"} for n in range(4)]
-    rows = [{"prompt": [turn], "completion": ANSWER} for turn in asked * 10]
-    settings |= {"lora_target_modules": ["all-linear"], "lora_alpha": 64} if use_peft else {}
-    plugin = settings.pop("plugin")
-    train(plugin, dataset=Dataset.from_list(rows), output_dir=str(tmp_path / "run"), **settings)
-    merged = tmp_path / "run" / "merged"
-    tokenizer = AutoTokenizer.from_pretrained(merged)
-    model = AutoModelForCausalLM.from_pretrained(merged)
-    ids = tokenizer.apply_chat_template(
-        rows[0]["prompt"], add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    written = model.generate(**ids, do_sample=False, max_new_tokens=32)
-    assert tokenizer.decode(written[0, ids["input_ids"].shape[1] :]) == "yes<|end|>"

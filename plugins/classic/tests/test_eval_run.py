@@ -196,7 +196,9 @@ def test_a_judge_that_is_down_costs_no_completions(
     tiny_policy, other_policy, tmp_path, monkeypatch
 ):
     file = _file(
-        judges={"by_length": {"name": "by_length"}}, eval={"use_cpu": True, "compare": ["judge"]}
+        judges={"by_length": {"name": "by_length"}},
+        evaluation={**SAMPLING, "rows": 1, "completions_per_prompt": 1},
+        eval={"use_cpu": True, "compare": ["judge"]},
     )
     plan = _plan({"a": str(tiny_policy), "b": str(other_policy)}, file)
     DOWN.append("down")

@@ -1,14 +1,9 @@
 """The trainer of iterative DPO: what it refuses, what it writes, what it says."""
 
-import random
 import re
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
-import torch
-from accelerate import PartialState
-from datasets import Dataset
 
 from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
@@ -40,56 +35,6 @@ def rounds_in(folder):
     rounds = Rounds.__new__(Rounds)
     rounds.folder = folder
     return rounds
-
-
-def test_sampling_between_iterations_leaves_the_random_state_of_training(tmp_path):
-    """A resumed run does not sample again, and must train to the same bit."""
-    rounds = rounds_in(tmp_path)
-    model = torch.nn.Linear(1, 1)
-    rounds.trainer = SimpleNamespace(model=model, is_world_process_zero=lambda: False)
-    state = SimpleNamespace(global_step=0, num_input_tokens_seen=0)
-    PartialState()
-    before = torch.random.get_rng_state(), random.getstate()
-    with rounds._outside_training(state, 0, fresh=False):
-        assert not model.training
-        torch.rand(3)
-        random.random()
-    assert model.training
-    assert torch.equal(torch.random.get_rng_state(), before[0])
-    assert random.getstate() == before[1]
-
-
-def test_what_rewards_log_of_saved_completions_is_logged_again_after_a_kill(tmp_path, monkeypatch):
-    PartialState()
-    rounds = rounds_in(tmp_path)
-    rounds._fresh = True
-    rounds.args = SimpleNamespace(
-        **{"measured_prompts": 3, "rollout_batch_size": 2, "iterations": 1},
-        **{"process_index": 0, "world_size": 1},
-    )
-    rounds.run = SimpleNamespace(
-        spec=SimpleNamespace(evaluation=None),
-        dataset={"test": Dataset.from_dict({"prompt": ["a", "b", "c"]})},
-    )
-
-    def score(prompts, completions, log_metric, **_):
-        log_metric("speech/no_end", float(prompts == ["c"]))
-        return SimpleNamespace(total=[1.0 for _ in prompts])
-
-    rounds.reward = SimpleNamespace(score=score)
-    written = SimpleNamespace(ids=[1], text="x", truncated=False)
-    monkeypatch.setattr(rounds, "_prompt_ids", lambda rows: [[1] for _ in rows])
-    monkeypatch.setattr(rounds, "_sample", lambda prompts, seeds: [written for _ in seeds])
-    entries = []
-    for _ in range(2):  # the second finds all rows
-        rounds.trainer = SimpleNamespace(
-            state=SimpleNamespace(log_history=[]),
-            log=entries.append,
-            is_world_process_zero=lambda: False,
-        )
-        rounds._measure(0)
-    assert entries[0] == entries[1]
-    assert entries[0]["held_out/speech/no_end"] == 0.5
 
 
 def config(**given):

@@ -6,18 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import yaml
 from safetensors.torch import load_file
 
 from hf_rlhf import train
-from hf_rlhf.errors import JudgeError
 from hf_rlhf.storage.record import load_record
-from hf_rlhf_worlds.tastes import KnownUtility
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -146,39 +142,6 @@ def test_a_run_on_two_processes_samples_and_trains_as_one_does(tmp_path):
     )
     assert [e["policy"] for e in two] == [0, 1, 2]
     assert two[-1]["held_out/reward"] == pytest.approx(one[-1]["held_out/reward"], abs=0.05)
-
-
-@dataclass
-class Moody:
-    """The known utility, until the call at which it fails."""
-
-    fails_at: ClassVar[int | None] = None
-    failure: ClassVar[type[BaseException]] = JudgeError
-    calls: int = 0
-
-    def __call__(self, prompts, completions, taste, **_):
-        self.calls += 1
-        if self.calls == self.fails_at:
-            raise self.failure("the judge is down")
-        return KnownUtility()(prompts, completions, taste)
-
-
-@pytest.mark.parametrize("failure", [JudgeError, KeyboardInterrupt])
-def test_what_stops_the_labelling_loses_no_step(offer, tmp_path, monkeypatch, failure):
-    """Each iteration takes four calls, and each measurement one: the eighth is in the second."""
-    offer("rewards", moody=Moody)
-    given = {**RUN, "rewards": [{"name": "moody"}], "iterations": 2, "save_steps": 100}
-    train(config=given, output_dir=str(tmp_path / "whole"))
-    monkeypatch.setattr(Moody, "failure", failure)
-    monkeypatch.setattr(Moody, "fails_at", 8)
-    with pytest.raises(failure, match="is down"):
-        train(config=given, output_dir=str(tmp_path / "broken"))
-    assert [path.name for path in (tmp_path / "broken/checkpoints").glob("*")] == ["checkpoint-4"]
-    monkeypatch.setattr(Moody, "fails_at", None)
-    record = train(config=given, output_dir=str(tmp_path / "broken"))
-    assert difference(tmp_path / "whole", tmp_path / "broken") == 0
-    history = record.training.history
-    assert [entry["policy"] for entry in history if "policy" in entry] == [0, 1, 2]
 
 
 def test_an_adapter_is_continued_and_is_the_initial_policy(tmp_path):

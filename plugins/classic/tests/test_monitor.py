@@ -44,21 +44,6 @@ GRPO = {
     "save_total_limit": 1,
     "seed": 1,
 }
-PPO = {
-    **{key: value for key, value in GRPO.items() if "generation" not in key and key[:4] != "prom"},
-    "plugin": "ppo",
-    "rollout_batch_size": 64,
-    "num_mini_batches": 4,
-    "num_ppo_epochs": 2,
-    "per_device_train_batch_size": None,
-    "beta": None,
-    "use_bias_correction_kl": None,
-    "kl_coef": 0.0,
-}
-
-
-def without_none(settings):
-    return {key: value for key, value in settings.items() if value is not None}
 
 
 def signals(folder):
@@ -90,20 +75,3 @@ def test_a_planted_hack_is_stopped_goes_on_when_told_and_a_kill_changes_no_look(
     others, their_warnings = signals(tmp_path / "whole")
     assert measurements == others
     assert [{**warning, "stopped": False} for warning in warnings] == their_warnings
-
-
-def test_ppo_is_stopped_too_and_its_value_and_kl_change_nothing(tmp_path):
-    with pytest.raises(DriftError, match="'utility'"):
-        train(config=without_none({**PPO, "max_steps": 60}), output_dir=str(tmp_path / "run"))
-    monitor = load_record(tmp_path / "run").training.monitor
-    assert {each["rows"] for each in monitor.measurements} == {128}
-
-
-def test_iterative_dpo_and_sft_refuse_it(tmp_path):
-    base = {key: GRPO[key] for key in ("schema", "dataset", "monitor", "use_cpu", "bf16")}
-    base["model_name_or_path"] = GRPO["model_name_or_path"]
-    with pytest.raises(ConfigError, match="between epochs, not in steps"):
-        train("iterative_dpo", overrides=["--monitor.every", "1"], output_dir=str(tmp_path / "a"))
-    sft = {**base, "plugin": "sft", "dataset": {"name": "tastes", "form": "sft"}}
-    with pytest.raises(ConfigError, match="'sft' does not train by rewards"):
-        train(config=sft, output_dir=str(tmp_path / "b"))

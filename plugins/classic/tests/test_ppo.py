@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RewardError
-from hf_rlhf.models import end_tokens, prompt_ids
+from hf_rlhf.models import prompt_ids
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing import check_trainer
 from hf_rlhf.testing.tiny import make_tiny_policy
@@ -199,15 +199,6 @@ def test_steps_without_any_reward_stop_training():
     del case
 
 
-def test_every_end_token_of_the_model_ends_a_completion():
-    trainer, case = built(LORA)
-    eos = trainer.processing_class.eos_token_id
-    assert trainer.stop_ids == {eos}
-    trainer.model.generation_config.eos_token_id = [eos, 42]
-    assert end_tokens(trainer.processing_class, trainer.model.generation_config) == {eos, 42}
-    del case
-
-
 def test_dropout_is_off_where_it_is_a_number(tmp_path):
     """OPT hands its rate to a function: there is no module to turn off."""
     config = OPTConfig(
@@ -341,31 +332,6 @@ def test_the_reference_of_a_continued_adapter_is_that_adapter(tmp_path):
 
 
 # Whole runs.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("value", ["policy_adapter", "own_adapter", "own_model"])
-def test_how_a_batch_passes_through_the_model_changes_nothing(tmp_path, value):
-    """Two steps, 8 updates: parts of it at once, and activations kept or computed again."""
-    small = {"max_steps": 2, "rollout_batch_size": 16, "num_mini_batches": 2, "lora_r": 4}
-    forms = {
-        "at once": {},
-        "in 2 parts": {"micro_batch_size": 4},
-        "in 4 parts": {"micro_batch_size": 2},
-        "computed again": {"activation_checkpointing": True},
-        "sampled in parts": {"rollout_micro_batch_size": 3},
-    }
-    ends = {}
-    for name, form in forms.items():
-        content = {**SUMS, **small, **form, "value": value, "output_dir": str(tmp_path / name)}
-        trainer = PPOTrainer.from_run(resolve_run(RunFile.from_mapping(content)))
-        trainer.train()
-        trainer.save_model(str(tmp_path / name / "saved"))
-        ends[name] = load_file(tmp_path / name / "saved" / "adapter_model.safetensors")
-    whole = ends.pop("at once")
-    assert max(float(one.abs().max()) for name, one in whole.items() if "lora_B" in name) > 1e-3
-    for name, end in ends.items():
-        assert max(float((end[key] - whole[key]).abs().max()) for key in whole) < 1e-5, name
 
 
 def history_of(tmp_path, **settings):

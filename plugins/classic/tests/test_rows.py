@@ -14,7 +14,6 @@ from hf_rlhf.errors import ConfigError
 from hf_rlhf.evaluation import evaluate
 from hf_rlhf.evaluation.scoring import Completion
 from hf_rlhf.models import prompt_lengths
-from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -190,15 +189,6 @@ def test_what_the_chat_template_would_leave_out_is_refused(resolved, plugin, tem
         resolved(plugin, rows, template, **settings)
 
 
-def test_thoughts_of_earlier_turns_that_are_not_learned_are_counted(resolved):
-    turns = [user(), said("y", reasoning_content="a"), user(), said("z", reasoning_content="b")]
-    pair = {"prompt": turns[:1], "chosen": turns[1:], "rejected": [said("no")]}
-    (note,) = [note for note in advice(resolved("dpo", [pair] * 3)) if "reasoning" in note]
-    assert "`reasoning_content` of 3 assistant turns is not written" in note
-    # TRL trains all turns by a template of its own, which writes them.
-    assert "reasoning" not in "".join(advice(resolved("sft", [{"messages": turns}])))
-
-
 ONLINE = {"rewards": [fixed], "max_new_tokens": 4, "max_length": 500}
 
 
@@ -252,20 +242,6 @@ def test_a_row_that_would_begin_twice_is_refused(resolved, starting, plugin, row
     settings = {**settings, "model_name_or_path": starting}
     with pytest.raises(ConfigError, match=rf"row 1 of train: `{column}` begins with '<s>', which"):
         resolved(plugin, rows, **settings)
-
-
-TWICE = "{{ bos_token }}{% for message in messages %}{{ message.content + eos_token }}{% endfor %}"
-
-
-def test_a_conversation_that_would_begin_twice_is_refused(resolved, starting):
-    rows = [{"prompt": [user("x")]}] * 2 + [{"prompt": [user("<s>x")]}] * 2
-    settings = {"model_name_or_path": starting, **SAMPLING}
-    with pytest.raises(ConfigError, match="row 2 of train: `prompt` begins with '<s>', which its"):
-        resolved("grpo", rows, chat_template=TWICE, **settings)
-    with pytest.raises(ConfigError, match="row 0 of train: `prompt` begins with '<s>', which its"):
-        resolved("grpo", rows, chat_template="{{ bos_token }}" + TWICE, **settings)
-    # Without it in the template, the row's own is the only one.
-    resolved("grpo", rows, chat_template=TWICE.replace("{{ bos_token }}", ""), **settings)
 
 
 @pytest.mark.parametrize(

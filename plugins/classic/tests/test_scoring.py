@@ -138,15 +138,6 @@ def test_a_language_model_is_no_reward_model():
         RewardModel(model="./nothing/here")
 
 
-def test_a_model_of_several_labels_is_refused(scorer, tmp_path):
-    AutoModelForSequenceClassification.from_pretrained(
-        scorer, num_labels=2, ignore_mismatched_sizes=True
-    ).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(scorer).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="2 labels"):
-        RewardModel(model=str(tmp_path))(PROMPTS, ANSWERS)
-
-
 def test_a_head_that_is_missing_from_the_weights_is_not_drawn_at_random(scorer, tmp_path):
     from safetensors.torch import load_file, save_file
 
@@ -214,20 +205,6 @@ def test_settings_that_would_make_every_score_nothing_are_refused():
     for settings in ({"std": math.nan}, {"std": math.inf}, {"mean": math.nan}, {"max_length": 0}):
         with pytest.raises(ModelError, match="above 0"):
             RewardModel(model=MODEL, **settings)
-
-
-def test_a_tokenizer_without_a_pad_token_pads_by_its_end(gpt2, tmp_path):
-    """As GPT-2's: the score is then read off the token before the end."""
-    folder = gpt2(pad_token=None)
-    torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
-    model.config.pad_token_id = None
-    model.save_pretrained(folder)
-    reward = RewardModel(model=folder)
-    assert reward(PROMPTS, ANSWERS) == pytest.approx(
-        [reward([prompt], [answer])[0] for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)],
-        abs=1e-5,
-    )
 
 
 def with_record(scorer, tmp_path, estimate):

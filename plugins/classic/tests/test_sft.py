@@ -10,7 +10,7 @@ from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf_classic.likelihood import likelihoods
-from hf_rlhf_classic.sft import SupervisedTrainer, encode_rows, encoder
+from hf_rlhf_classic.sft import SupervisedTrainer, encoder
 
 MODEL = "package://hf_rlhf_classic/tiny_sft"
 SETTINGS = {
@@ -82,18 +82,6 @@ def test_only_what_the_assistant_says_is_trained(run, rows, expected):
         assert list(mine.counted) == [label != -100 for label in done["labels"]]
 
 
-@pytest.mark.parametrize(
-    ("rows", "whole", "assistant"),
-    [(TEXT, True, None), (CHAT, False, None), (CHAT, True, True), (TURNS, True, None)],
-)
-def test_rows_have_the_same_tokens_alone_and_among_others(run, rows, whole, assistant):
-    settings = {"completion_only_loss": whole, "assistant_only_loss": assistant}
-    prepared = run(rows, **settings)
-    alone, together = encoder(prepared), encode_rows(prepared, rows)
-    assert [alone(row) for row in rows] == together
-    assert all(len(item.ids) == len(item.counted) > sum(item.counted) * whole for item in together)
-
-
 @pytest.mark.parametrize("strategy", ["bfd", "bfd_split", "wrapped"])
 def test_held_out_rows_are_cut_however_training_rows_are_packed(run, strategy):
     long = {"prompt": "1+1=", "completion": "2 " * 40}
@@ -105,20 +93,6 @@ def test_held_out_rows_are_cut_however_training_rows_are_packed(run, strategy):
     assert cut == {"train": int(strategy == "bfd"), "test": 1}
 
 
-def test_prompts_stay_out_of_the_loss_when_rows_are_packed(run):
-    prepared = run(TEXT, packing=True, max_length=32)
-    trainer = SupervisedTrainer.from_run(prepared)
-    assert len(trainer.train_dataset) < len(TEXT)
-    said = "".join(trained_text(trainer))
-    assert sorted(said.split("<end>")) == sorted(["", *(str(2 * n) for n in range(1, 9))])
-    batch = next(iter(trainer.get_train_dataloader()))
-    assert (batch["labels"] == -100).sum() > 0
-    starts = batch["position_ids"] == 0
-    assert starts.sum() > 1
-    # The first token of a row is never a target: it would be predicted from the row before.
-    assert (batch["labels"][starts] == -100).all()
-
-
 def test_the_loss_is_the_mean_over_the_tokens_of_responses(run):
     prepared = run(CHAT, per_device_train_batch_size=8)
     trainer = SupervisedTrainer.from_run(prepared)
@@ -128,23 +102,6 @@ def test_the_loss_is_the_mean_over_the_tokens_of_responses(run):
     found = likelihoods(model, [encode(row) for row in CHAT], prepared.tokenizer)
     by_token = [value for one in found for value in one.log_probs]
     assert loss == pytest.approx(-sum(by_token) / len(by_token), abs=1e-5)
-
-
-def test_packed_rows_do_not_see_each_other(run, gpt2):
-    """The loss of a packed sequence is that of its rows apart."""
-    model = gpt2()
-    losses = []
-    for packing in (False, True):
-        prepared = run(
-            TEXT, model_name_or_path=model, packing=packing, per_device_train_batch_size=8
-        )
-        trainer = SupervisedTrainer.from_run(prepared)
-        trainer.model.eval()
-        with torch.no_grad():
-            batches = list(trainer.get_train_dataloader())
-            assert len(batches) == 1
-            losses.append(trainer.compute_loss(trainer.model, batches[0]).item())
-    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_held_out_metrics_are_those_of_the_models_own_loss(run):
@@ -184,16 +141,6 @@ def test_only_the_columns_that_are_learned_from_reach_trl(run):
     prepared = run(beside)
     trainer = SupervisedTrainer.from_run(prepared)
     assert trained_text(trainer) == [f"{2 * n}<end>" for n in range(1, 9)]
-
-
-def test_with_the_loss_on_all_assistant_turns_those_of_the_prompt_are_measured_too(run):
-    rows = [{"prompt": row["messages"][:-1], "completion": row["messages"][-1:]} for row in TURNS]
-    prepared = run(rows, assistant_only_loss=True, completion_only_loss=False)
-    trainer = SupervisedTrainer.from_run(prepared)
-    assert trained_text(trainer) == [f"2<end>{n + 1}<end>" for n in range(1, 9)]
-    encode = encoder(prepared)
-    for row, done in zip(rows, trainer.train_dataset, strict=True):
-        assert list(encode(row).counted) == [label != -100 for label in done["labels"]]
 
 
 def test_a_held_out_row_without_a_response_in_reach_has_no_metrics(run):

@@ -94,28 +94,12 @@ def test_two_processes_train_as_one_does(name, alone, tmp_path):
         assert losses(two) == pytest.approx(losses(one), rel=1e-4), run
         for metric, before in one["evaluation"]["before"].items():
             assert two["evaluation"]["before"][metric] == pytest.approx(before), (run, metric)
-        assert_same(two["training"]["report"], one["training"]["report"], run)
         for file in ("adapter/adapter_model.safetensors", "merged/model.safetensors"):
             assert_same_weights(alone / run / file, tmp_path / run / file)
 
 
 def losses(record) -> list[float]:
     return [entry["loss"] for entry in record["training"]["history"] if "loss" in entry]
-
-
-def assert_same(found, expected, where) -> None:
-    """Two reports say the same, but for the last digits of what is measured.
-
-    Tokens that shared prompts save are those of one process, and sharded launches share none.
-    """
-    for report in (found, expected):
-        for title in [title for title in report if title.startswith("Each prompt once")]:
-            report.pop(title)
-    assert found.keys() == expected.keys(), where
-    for title, table in expected.items():
-        numbers = {key: value for key, value in table.items() if not isinstance(value, str)}
-        for key, value in numbers.items():
-            assert found[title][key] == pytest.approx(value, abs=2e-3), (where, title, key)
 
 
 def assert_same_weights(one: Path, two: Path) -> None:

@@ -4,19 +4,8 @@ import pytest
 
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import choose_run_file
-from hf_rlhf.errors import ConfigError
-from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing.rows import write_rows
 
-# What the recipe is, and what its run files therefore must say.
-RECIPE = {
-    "sft": {"learning_rate": 2e-5, "num_train_epochs": 3, "max_length": 512},
-    "reward": {"learning_rate": 1e-5, "num_train_epochs": 2},
-    "dpo": {"learning_rate": 5e-7, "beta": 0.1},
-    "grpo": {"num_generations": 4, "beta": 0.1, "epsilon": 0.2},
-    "ppo": {"cliprange": 0.2, "num_ppo_epochs": 4, "kl_coef": 0.2, "kl_target": 6.0},
-    "iterative_dpo": {"learning_rate": 5e-7, "beta": 0.1},
-}
 ON_THIS_MACHINE = {
     **{"use_cpu": True, "bf16": False, "dataloader_pin_memory": False, "max_steps": 2},
     **{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "save_steps": 1},
@@ -51,34 +40,6 @@ def run_of(trainer, model, path, folder, **settings):
         values |= {"max_completion_length": 8, "rollout_batch_size": 8, "micro_batch_size": 1}
         del values["per_device_train_batch_size"]
     return RunFile.from_mapping({**values, **settings})
-
-
-@pytest.mark.parametrize("trainer", ["sft", "reward", "dpo"])
-def test_a_tokenizer_without_a_pad_token_is_refused_or_given_one(
-    trainer, plain_gpt2, transcripts, tmp_path
-):
-    given = {"rewards": [], "pad_token": "<|endoftext|>"}
-    prepared = resolve_run(run_of(trainer, plain_gpt2, transcripts, tmp_path / "run", **given))
-    assert prepared.tokenizer.pad_token == "<|endoftext|>"
-    first = prepared.dataset["train"][0]
-    assert first["prompt"].startswith("\n\nHuman: Is ")
-    assert first["prompt"].endswith("\n\nAssistant:")
-    with pytest.raises(ConfigError, match=r"Write `pad_token: <\|endoftext\|>`"):
-        resolve_run(
-            run_of(
-                trainer, plain_gpt2, transcripts, tmp_path / "run", **{**given, "pad_token": None}
-            )
-        )
-    with pytest.raises(ConfigError, match=r"`pad_token: <pad>` is not one of its tokens"):
-        resolve_run(
-            run_of(
-                trainer,
-                plain_gpt2,
-                transcripts,
-                tmp_path / "run",
-                **{**given, "pad_token": "<pad>"},
-            )
-        )
 
 
 @pytest.fixture

@@ -122,12 +122,6 @@ def test_a_row_without_completion_has_no_values_and_disturbs_none():
     once.remove()
 
 
-def test_a_label_in_the_middle_that_is_ignored_stays_ignored():
-    inputs = batch(prompts=(6,), completions=(5, 5))
-    inputs["labels"][:, 8] = IGNORED
-    assert_equal(build(), inputs)
-
-
 def test_calls_that_share_nothing_or_are_not_understood_are_left_alone():
     model, inputs = build(), batch(completions=(4,))
     expected = model(**inputs).log_probs
@@ -152,21 +146,6 @@ def test_the_layout_has_each_prompt_once():
     assert layout.tokens.numel() == 19 + 12 + 2 * (9 + 4 + 1)
     assert layout.prompts.shape == (2, 19)
     assert {int(count) for count in layout.prompts.sum(1)} == {12, 19}
-
-
-def test_each_prompt_and_completion_sees_its_own_row():
-    inputs = batch(prompts=(20, 13, 1), completions=(9, 4, 1))
-    ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
-    layout = Layout.of(ids, mask, inputs["labels"])
-    ends, longest, key_ends, most = layout.ends
-    seen = layout.tokens[0, layout.keys].tensor_split(key_ends[1:-1].long())
-    sizes = ends.diff().tolist()
-    rows = [tuple(ids[row, mask[row]].tolist()[:-1]) for row in range(len(ids))]
-    # Prompts of no token but the last, which begins the completions, see nothing.
-    assert sorted(map(len, seen)) == sorted([0, 12, 19, *map(len, rows)])
-    assert {*rows} <= {tuple(each.tolist()) for each in seen}
-    assert (max(sizes), int(ends[-1])) == (longest, layout.tokens.numel()) == (19, 73)
-    assert most == 28
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with FlashAttention")

@@ -8,10 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 import transformers
+from annotated_types import Gt
 from torch.nn.functional import logsigmoid, pad
 from torch.nn.utils.rnn import pad_sequence
 
@@ -47,7 +48,7 @@ class DiaDPOConfig(transformers.TrainingArguments):  # type: ignore[misc]
         default="dac:descript/dac_44khz",
         metadata={"help": "Codec of the chosen and rejected clips, which must be Dia's own."},
     )
-    beta: float = field(
+    beta: Annotated[float, Gt(0)] = field(
         default=0.1, metadata={"help": "DPO's beta, above 0: the higher, the closer to the base."}
     )
     learning_rate: float = 1e-5
@@ -100,8 +101,6 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         if kwargs.get("use_reentrant"):
             what = "has `use_reentrant`, with which a frozen base passes no gradient on."
             yield Problem("activation_checkpointing_kwargs", what, "Leave it out.")
-        if run.training.beta <= 0:
-            yield Problem("beta", f"is {run.training.beta}, expected more than 0.", "Try 0.1.")
         if run.adapter is not None:
             what = "is set, but the reference would be the base without it."
             yield Problem("adapter", what, "Merge it into the base, and train a new one.")

@@ -8,7 +8,9 @@ held-out texts before and after.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from hf_rlhf import Method
 from hf_rlhf.data import text_of
@@ -36,7 +38,7 @@ class SpeechDPOConfig(IterativeDPOConfig):
     """The settings of iterative DPO, with other defaults, and the codec."""
 
     codec: str = setting("embedded", "Codec in whose tokens the policy speaks.")
-    clips: int = setting(
+    clips: Annotated[int, Ge(0)] = setting(
         4, "Held-out texts whose clips before and after training are on the card; 0: none."
     )
     steps_per_iteration: int | None = setting(
@@ -49,8 +51,6 @@ class SpeechDPOConfig(IterativeDPOConfig):
     )
 
     def __post_init__(self) -> None:
-        if self.clips < 0:
-            raise ValueError(f"clips is {self.clips}, at least 0 is needed.")
         if self.steps_per_iteration is None and self.max_steps <= 0:
             self.steps_per_iteration = 200
         super().__post_init__()

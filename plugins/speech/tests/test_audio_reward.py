@@ -180,36 +180,6 @@ def test_the_saved_model_scores_as_the_head_on_a_frozen_encoder(clips, tmp_path,
     assert paid == pytest.approx(1 / (1 + np.exp(-scores[0])), abs=1e-5)
 
 
-def test_an_embedding_is_computed_once_for_each_encoder(clips, tmp_path, encoder, monkeypatch):
-    path = pairs(clips, lambda _: False)
-    folder = encoder("hubert")
-    run = resolved(path, tmp_path, model_name_or_path=folder, max_steps=1)
-    first = AudioRewardTrainer.from_run(run).train_dataset
-    read = []
-    monkeypatch.setattr(vectors, "vector_of", lambda *args: read.append(args))
-    again = AudioRewardTrainer.from_run(run).train_dataset
-    assert not read
-    assert all(torch.equal(a["chosen"], b["chosen"]) for a, b in zip(first, again, strict=True))
-    model = transformers.AutoModel.from_pretrained(folder)
-    model.feature_projection.projection.weight.data += 0.01
-    model.save_pretrained(folder)
-    with pytest.raises(AttributeError):
-        AudioRewardTrainer.from_run(run)
-    assert read, "another encoder has other embeddings"
-
-
-def test_it_trains_and_scores_in_a_lower_precision(clips, tmp_path, encoder):
-    dtype = "float16"
-    more = {"model_name_or_path": encoder("hubert"), "dtype": dtype, "max_steps": 1}
-    run = resolved(pairs(clips, bool), tmp_path, **more)
-    trainer = trained(run)
-    assert str(trainer.model.dtype) == f"torch.{dtype}"
-    assert 0 <= accuracy(run, trainer.model) <= 1
-    reward = AudioRewardModel(model=str(run.folder / "merged"), codec="file")
-    assert reward.loaded()[0].dtype == trainer.model.dtype
-    assert 0 < reward([""], [str(clips / "0-good.wav")])[0] < 1
-
-
 def test_a_missing_feature_counts_as_the_mean_and_far_ones_are_bounded():
     model = FeatureScorer(FeatureScorerConfig(num_labels=1, num_features=2))
     model.standardise(torch.tensor([[0.0, 1.0], [2.0, float("nan")], [4.0, 3.0]]))

@@ -1,10 +1,5 @@
 """Codecs of other packages: found by name, checked by the rules, and SNAC as Orpheus writes it."""
 
-import re
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -16,8 +11,6 @@ from hf_rlhf_speech.codecs.embedded import EmbeddedCodec
 from hf_rlhf_speech.rewards.models import SpeechPresent
 from hf_rlhf_speech.speech import decode_completions
 from hf_rlhf_speech.testing import check_codec as check_rules
-
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "speech-codec.md"
 
 
 class Samples:
@@ -104,84 +97,6 @@ def test_the_rules_hold_for_the_codec_that_ships_and_another():
 def test_broken_codecs_are_told_what_is_wrong(codec, finding):
     with pytest.raises(AssertionError, match=finding):
         check_rules(codec, skip=["light"])
-
-
-class TinySnac:
-    """The interface of SNAC's model with random books: levels of 1, 2 and 4 codes a frame."""
-
-    def __init__(self):
-        import torch
-
-        generator = torch.Generator().manual_seed(0)
-        self.books = [torch.rand(4_096, generator=generator) for _ in range(3)]
-
-    @classmethod
-    def from_pretrained(cls, source):
-        assert source == "hubertsiuzdak/snac_24khz"
-        return cls()
-
-    def eval(self):
-        return self
-
-    def to(self, device):
-        assert device == "cpu"
-        return self
-
-    def encode(self, audio):
-        import torch
-
-        padded = torch.nn.functional.pad(audio[:, 0], (0, -audio.shape[-1] % 2_048))
-        levels = [padded.unfold(1, 2_048 // 2**k, 2_048 // 2**k).mean(-1) for k in range(3)]
-        return [(4_095 * (0.5 + each / 2)).round().long() for each in levels]
-
-    def decode(self, levels):
-        assert [each.shape[1] for each in levels] == [levels[0].shape[1] * n for n in (1, 2, 4)]
-        sounds = [
-            book[level].repeat_interleave(2_048 // 2**k, dim=1)
-            for k, (book, level) in enumerate(zip(self.books, levels, strict=True))
-        ]
-        return sum(sounds)[:, None] / 3
-
-
-@pytest.fixture
-def snac(monkeypatch):
-    """The class of the page, with a network of SNAC's layout in place of its weights."""
-    monkeypatch.setitem(sys.modules, "snac", SimpleNamespace(SNAC=TinySnac))
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
-    (text,) = (block for block in blocks if "class Snac" in block)
-    names = {"__name__": "page"}
-    exec(compile(text, str(PAGE), "exec"), names)  # our own page
-    return names["Snac"]
-
-
-def test_snac_as_orpheus_writes_it(snac):
-    check_rules(snac, skip=["light"])
-    with offering({"codecs": {"snac-page": snac}}):
-        codec = load_codec("snac-page")
-    frame = np.arange(7)[None] * 3 + np.array([[0], [100]])
-    text = codec.form.write(frame, codec.size)
-    numbers = [int(number) for number in re.findall(r"<custom_token_(\d+)>", text)]
-    assert (numbers[0], numbers[-1]) == (1, 2)
-    # Orpheus's own rule: number - 10 - 4096 * (position % 7).
-    read = [number - 10 - 4_096 * (at % 7) for at, number in enumerate(numbers[1:-1])]
-    assert read == frame.ravel().tolist()
-    wave = np.linspace(-0.5, 0.5, 3 * 2_048).astype(np.float32)
-    (codes,) = codec.encode([wave])
-    levels = [each[0].tolist() for each in TinySnac().encode(_batch(wave))]
-    for number, (a, b, c, d, e, f, g) in enumerate(codes.tolist()):
-        assert [a] == levels[0][number : number + 1]
-        assert [b, e] == levels[1][2 * number : 2 * number + 2]
-        assert [c, d, f, g] == levels[2][4 * number : 4 * number + 4]
-    (decoded,) = codec.decode([codes])
-    assert np.array_equal(decoded, TinySnac().decode(TinySnac().encode(_batch(wave)))[0, 0].numpy())
-    completion = f"<custom_token_5>{codec.form.write(codes, codec.size)}"
-    assert codec.form.read(completion, 7, 4_096)[1] == ()
-
-
-def _batch(wave):
-    import torch
-
-    return torch.from_numpy(wave)[None, None]
 
 
 def test_a_codec_is_loaded_once_however_it_is_asked_for():

@@ -1,16 +1,13 @@
 """`speaker_similarity` with random networks; the real one in a slow test, where it is installed."""
 
 import importlib
-import itertools
 import pickle
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf_speech.audio import RATE, write_wav
-from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.rewards import speaker
 from hf_rlhf_speech.rewards.speaker import SpeakerSimilarity
 
@@ -114,30 +111,3 @@ def test_any_network_of_x_vectors_is_used_by_name(x_vectors, clips, tmp_path):
         ModelError, match="no network with a trained x-vector head: it lacks weights for"
     ):
         untrained([""], [low], reference_audio=[low])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("resemblyzer") is None, reason="needs resemblyzer's weights")
-def test_the_same_voice_is_told_from_another_over_other_words():
-    """Prints the table of docs/reference/speech-speaker.md: `pytest -m slow -s` with this file."""
-    from hf_rlhf_speech.world.espeak import VOICES, Utterance, speak
-    from hf_rlhf_speech.world.texts import TEXTS
-
-    embed, codec = speaker.resemblyzer("cpu"), load_codec("embedded")
-    spoken = [*itertools.product(VOICES, TEXTS[:6], (130, 180))]
-    waves = [speak(Utterance(text, voice, rate)) for voice, text, rate in spoken]
-    references = np.stack([embed(wave) for wave in waves])
-    voices, texts, _ = (np.array(each) for each in zip(*spoken, strict=True))
-    same, words = voices[:, None] == voices, texts[:, None] == texts
-    high = np.isin(voices, [*VOICES][:3])
-    near = high[:, None] == high
-    aucs = {}
-    for name, heard in (("as they are", waves), ("coded", codec.decode(codec.encode(waves)))):
-        cosines = np.stack([embed(wave) for wave in heard]) @ references.T
-        own, other = cosines[same & ~words], cosines[~same & ~words]
-        pairs = (other, cosines[~same & near & ~words])
-        aucs[name] = [(own[:, None] > each).mean() for each in pairs]
-        print(f"| {name} | {own.mean():.2f}, {np.percentile(own, 5):.2f}", end=" | ")
-        print(f"{other.mean():.2f}, {np.percentile(other, 95):.2f} |", aucs[name])
-    assert aucs["as they are"][0] > 0.9
-    assert aucs["coded"][0] > 0.85

@@ -10,9 +10,6 @@ from hf_rlhf_speech.audio import RATE, read_audio, write_wav
 from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.data.preferences import speech_preferences
 from hf_rlhf_speech.data.prompts import speech_prompts
-from hf_rlhf_speech.rewards.models import AutoMos
-from hf_rlhf_speech.rewards.quality import AcousticQuality
-from hf_rlhf_speech.speech import decode_completions
 from hf_rlhf_speech.world.quality import KnownSpeechQuality, references
 from hf_rlhf_speech.world.texts import STYLES
 
@@ -228,27 +225,8 @@ def test_a_column_of_the_type_audio_needs_no_decoder(clips):
         ({"path": "pairs.jsonl", "train_rows": 0}, "train_rows is 0, expected 1 or more"),
         ({"path": "pairs.jsonl", "template": "Say it."}, "lacks {text}"),
         ({"split": "train"}, "split has no effect without `path`"),
-        ({"path": "pairs.jsonl", "label": "planted"}, "is for pairs of the world"),
     ],
 )
 def test_settings_that_have_no_effect_are_refused(settings, message):
     with pytest.raises(DataError, match=message):
         speech_preferences(**settings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("label", ["acoustic", "auto_mos"])
-def test_a_reward_decides_which_clip_is_chosen(label, tmp_path):
-    reward = {"acoustic": AcousticQuality, "auto_mos": AutoMos}[label]
-    pairs = speech_preferences(label=label, train_rows=6, test_rows=2).dataset["train"]
-    assert len(pairs) == 6
-    for row in pairs:
-        chosen, rejected = reward()([""] * 2, [row["chosen"], row["rejected"]])
-        assert chosen > rejected
-    for name, side in (("a.wav", "rejected"), ("b.wav", "chosen")):
-        write_wav(tmp_path / name, decode_completions([pairs[0][side]])[0].wave, RATE)
-    row = {"text": pairs[0]["text"], "a": "a.wav", "b": "b.wav", "preferred": "a"}
-    (tmp_path / "pairs.jsonl").write_text(json.dumps(row))
-    settings = {"label": label, "codec": "file", "test_rows": 0}
-    (pair,) = speech_preferences(str(tmp_path / "pairs.jsonl"), **settings).dataset["train"]
-    assert pair["chosen"].endswith("b.wav"), "the reward decides, not the row"

@@ -22,7 +22,7 @@ from hf_rlhf_speech.world.speaker import Line
 from hf_rlhf_worlds.sampling import Split as Side
 from hf_rlhf_worlds.sampling import build_splits, split_of
 
-Label = Literal["planted", "human", "acoustic", "auto_mos"]
+Label = Literal["human", "acoustic", "auto_mos"]
 _REWARDS = {"acoustic": "acoustic_quality", "auto_mos": "auto_mos"}
 Better = Callable[[str, str, str, str], float]
 _MANNER = {"style": "", "voice": ""}
@@ -55,9 +55,8 @@ def speech_preferences(
     Args:
         path: a file of rows, a folder or a Hub dataset. None: two renderings of each of
             `speech_prompts`' three words, with planted flaws.
-        label: the source of the preference. `planted` (of the world, its default): the smaller
-            flaws; `human` (of rows, their default): the rows; `acoustic` and `auto_mos`: the reward
-            of that kind.
+        label: the source of the preference of rows: `human`, the default, the rows; `acoustic` and
+            `auto_mos`, the reward of that kind.
         codec: codec of chosen and rejected; `file` leaves paths.
         device: device of the codec's network, for example `cuda:0`; by default the CPU.
         template: of a row's prompt, by default as in `speech_prompts`.
@@ -87,12 +86,12 @@ def speech_preferences(
         of_files = {"columns": columns, "split": split, "revision": revision, "subset": subset}
         of_files["device"] = device
         _refuse("path", **of_files, template=template, test_share=test_share)
-        return _world_pairs(label or "planted", codec, train_rows, test_rows, seed)
-    if label == "planted":
-        raise DataError(
-            f"{path}: `label: planted` is for pairs of the world, whose flaws are known. Leave out "
-            "`path`, or use another label."
-        )
+        if label is not None or codec != "embedded":
+            raise DataError(
+                f"speech_preferences: label is {label} and codec {codec}, without a `path`. The "
+                "label of the world's pairs is the planted quality, and their codec `embedded`."
+            )
+        return _world_pairs(train_rows, test_rows, seed)
     convert = _Conversion(path, label or "human", codec, template, device)
     rows = read_rows(path, revision=revision, subset=subset, columns=columns)
     split_ = Split(split=split, test_rows=test_rows, test_share=test_share, seed=seed)
@@ -107,44 +106,30 @@ def _refuse(reason: str, **settings: Any) -> None:
         )
 
 
-def _world_pairs(
-    label: Label, codec: str, train_rows: int | None, test_rows: int | None, seed: int
-) -> Loaded:
-    if label == "human" or codec != "embedded":
-        raise DataError(
-            f"speech_preferences: label is {label} and codec {codec}, without a `path`. The pairs "
-            "of the world have the labels planted, acoustic or auto_mos and the codec embedded."
-        )
+def _world_pairs(train_rows: int | None, test_rows: int | None, seed: int) -> Loaded:
     lines = [Line.parse(prompt) for prompt in references()]
-    better = _judge(label, codec)
 
     def rows(side: Side) -> Iterator[Mapping[str, Any]]:
         for line in (line for line in lines if split_of(line.text) == side):
-            clips, gain = _flawed_pair(line, seed, better)
+            clips, gain = _flawed_pair(line, seed)
             yield {**_pair(line.prompt, asdict(line), *clips), "margin": round(gain, 4)}
 
     counts: dict[Side, int] = {
         "train": train_rows or 480,
         "test": 120 if test_rows is None else test_rows,
     }
-    return build_splits("speech_preferences", counts, rows, {"source": "world", "label": label})
+    return build_splits("speech_preferences", counts, rows, {"source": "world"})
 
 
-def _flawed_pair(line: Line, seed: int, better: Better | None) -> tuple[list[str], float]:
-    """Return two renderings of a line, the preferred first, and its gain in planted quality.
-
-    Flaws are drawn again if a reward decides and scores both alike.
-    """
+def _flawed_pair(line: Line, seed: int) -> tuple[list[str], float]:
+    """Return two renderings of a line, the better first, and its gain in planted quality."""
     rng = np.random.default_rng([seed, *line.prompt.encode()])
-    while True:
+    gain = 0.0
+    while abs(gain) <= 0.05:
         flaws = draw_flaws(rng), draw_flaws(rng)
         gain = planted_quality(flaws[0]) - planted_quality(flaws[1])
-        if abs(gain) <= 0.05:
-            continue
-        clips = [render_line(line.prompt, each, int(rng.integers(2**31))) for each in flaws]
-        preferred = better(line.prompt, line.text, *clips) if better else gain
-        if preferred:
-            return (clips, gain) if preferred > 0 else (clips[::-1], -gain)
+    clips = [render_line(line.prompt, each, int(rng.integers(2**31))) for each in flaws]
+    return (clips, gain) if gain > 0 else (clips[::-1], -gain)
 
 
 def _pair(prompt: str, row: Mapping[str, Any], chosen: str, rejected: str) -> dict[str, Any]:
