@@ -65,14 +65,9 @@ def test_the_reference_is_what_is_set_or_what_trl_does(run, settings, kind):
     [
         ({**LORA, "reference": "model"}, "model, but with LoRA .* adapter_off"),
         ({"reference": "adapter_off"}, "there is no adapter.* `use_peft: true`"),
-        ({"reference": "ref"}, "reference: should be 'model', 'adapter_off'"),
         (
             {"reference": "model", "precompute_ref_log_probs": True},
             "precompute_ref_log_probs: is true, and `reference` is model",
-        ),
-        (
-            {"reference": "precomputed", "precompute_ref_log_probs": False},
-            "precompute_ref_log_probs: is false, and `reference` is precomputed",
         ),
         ({"reference": "precomputed", "sync_ref_model": True}, "is for a fixed reference"),
         ({"reference": "cpu_offload", "sync_ref_model": True}, "`reference: model`"),

@@ -273,10 +273,7 @@ def test_everything_wrong_is_said_at_once(tiny_policy, tmp_path):
         ({"evaluation": {**SAMPLING, "max_new_tokens": 5000}}, "over its 512 positions"),
         ({"learning_rate": 1.0}, "`learning_rate` is not a setting of an evaluation"),
         ({"baseline": "a"}, "`baseline` belongs under `eval:`"),
-        ({"eval": {"models": {"b": []}}}, "eval.models.b: is an empty list"),
-        ({"eval": {"models": {5: "x"}}}, "models"),
         ({"eval": {"compare": ["helpfulness"]}}, "no reward is labelled 'helpfulness'"),
-        ({"eval": {"compare": ["judge"]}}, "names no judge"),
         ({"eval": {"compare": [{"judge": "x", "criterio": "y"}]}}, "`criterio` is not a setting"),
     ],
 )

@@ -60,15 +60,11 @@ def test_settings_that_cannot_be_are_refused(given, said):
     [
         ({"eval_strategy": "steps"}, "eval_strategy: .*measured_prompts"),
         ({"num_train_epochs": 2}, "num_train_epochs: .*steps_per_iteration"),
-        ({"sync_ref_model": True}, "sync_ref_model: .*reference: previous"),
-        ({"precompute_ref_log_probs": True}, "precompute_ref_log_probs: is always done here"),
         ({"train_sampling_strategy": "random"}, "train_sampling_strategy: has no effect"),
-        ({"neftune_noise_alpha": 5.0}, "the ratio of policy and reference would be noise"),
         ({"loss_type": ["bogus"]}, "loss_type: 'bogus' is unknown"),
         ({"completions_per_prompt": 1}, "completions_per_prompt: should be "),
         ({"temperature": 0.0}, "temperature: should be greater than 0"),
         ({"beta": 0.0}, "beta: is 0"),
-        ({"padding_free": True}, "padding_free: is not done"),
     ],
 )
 def test_settings_of_dpo_that_mean_nothing_here_or_end_training(tmp_path, given, said):
@@ -90,7 +86,6 @@ def test_that_fewer_prompts_are_held_out_than_asked_for_is_said(tmp_path, measur
     [
         ({"prompts_per_iteration": 100, "per_device_train_batch_size": 8}, 13),
         ({"prompts_per_iteration": 10, "pairs": "all", "per_device_train_batch_size": 8}, 8),
-        ({"max_steps": 12}, 4),
         ({"steps_per_iteration": 7, "buffer": "full"}, 7),
         ({"prompts_per_iteration": 64, "gradient_accumulation_steps": 4}, 2),
     ],
@@ -110,7 +105,6 @@ def test_an_iteration_has_as_many_steps_whatever_the_buffer(given, steps):
             {"evaluation": {"split": "validation"}},
             "no rows are held out ('validation')",
         ),
-        ({"buffer": "rolling3"}, 'buffer: is `"rolling3"` (text), which is not a choice'),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_before_weights_load(given, said, tmp_path, monkeypatch):

@@ -188,36 +188,18 @@ def test_judged_responses_are_counted_and_shuffled_by_the_seed(run):
     assert trainers[0].report() == {"Training responses": {"good": 4, "bad": 4}}
 
 
-BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
-
-
 @pytest.mark.parametrize(
     ("plugin", "rows", "settings", "message"),
     [
         ("kto", None, {"per_device_train_batch_size": 1}, "must be at least 2"),
         ("kto", None, {"train_sampling_strategy": "random"}, "must be sequential"),
-        (
-            *("kto", None, {"loss_type": "apo_zero_unpaired"} | BY_LENGTH),
-            "needs rows with `input_ids`",
-        ),
-        ("kto", None, {"loss_type": "dpo"}, "Known: kto, apo_zero_unpaired"),
         ("kto", None, {"beta": 0.0}, "no response has an effect"),
         ("kto", [row for row in JUDGED if row["label"]], {}, "only responses with label true"),
         ("cpo", None, {"loss_type": "dpo"}, "Known: sigmoid, hinge, ipo, simpo"),
-        ("cpo", None, {"beta": 0.0}, "the pairs have no effect"),
         ("cpo", None, {"loss_type": "ipo", "label_smoothing": 0.1}, "label_smoothing.*no effect"),
-        ("cpo", None, {"max_completion_length": 8}, "is for encoder-decoder models"),
         ("orpo", None, {"max_length": None}, "reads as 512"),
         ("orpo", None, {"is_encoder_decoder": True}, "is for encoder-decoder models"),
-        ("online_dpo", PROMPTS, {"use_vllm": True}, "is not tested with this trainer"),
         ("online_dpo", PROMPTS, {"reward_model_path": "x"}, "Add the reward `reward_model`"),
-        ("online_dpo", PROMPTS, {"rewards": []}, "no reward has a weight"),
-        ("online_dpo", PROMPTS, {"beta": [0.1, -1.0]}, "beta: should be .*, not `-1"),
-        *(
-            (plugin, None, {"eval_on_start": True}, "eval_on_start: is true, and there are no rows")
-            for plugin in ("kto", "online_dpo")
-        ),
-        ("distillation", PROMPTS, {}, "teacher_model_name_or_path: is missing"),
         (
             *("distillation", PROMPTS),
             {"teacher_model_name_or_path": "package://hf_rlhf_refiner/tiny_policy"},

@@ -141,11 +141,6 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(run):
     [
         ([{"prompt": "a", "completion": "b"}], {}, "chosen, rejected are missing"),
         (
-            [*PAIRS, {**PAIRS[0], "chosen": "1" * 80}],
-            {},
-            "1 of 9 rows of train (11%) would be dropped, more than `max_dropped_share` (10%)",
-        ),
-        (
             [{**row, "margin": math.inf if place == 1 else 1.0} for place, row in enumerate(PAIRS)],
             {},
             "row 1 of train has the margin inf",

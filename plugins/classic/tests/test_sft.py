@@ -167,25 +167,16 @@ UNMARKED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %
         ),
         (TEXT, {"assistant_only_loss": True}, "is for rows of messages, and these are text"),
         (TEXT, {"max_length": 2}, "8 of 8 rows of train (100%) would be dropped, so none is left"),
-        (TEXT, {"max_length": None, "packing": True}, "is null, and packing fills"),
-        pytest.param(
-            TEXT,
-            {"packing": True, "truncation_mode": "keep_end"},
-            "packing keeps the start of a long row",
-            marks=pytest.mark.filterwarnings("ignore:The `'keep_end'`"),
-        ),
         (
             TEXT,
             {"packing": True, "packing_strategy": "wrapped", "max_length": 600},
             "wrapped rows fill it, and the model has 512 positions",
         ),
-        ([{**TEXT[0], **TURNS[0]}], {}, "`prompt` and `completion`, or `messages`, and not both"),
         (
             [*TURNS, {"messages": TURNS[0]["messages"][:1]}],
             {},
             "row 8 of train has nothing that the assistant says",
         ),
-        (TEXT, {"loss_type": "ce"}, "'ce' is unknown. Known: nll, dft"),
         (
             [{"prompt": "1+" * 600, "completion": "2"}, *TEXT],
             {"max_length": None},

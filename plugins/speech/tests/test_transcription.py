@@ -115,7 +115,6 @@ def test_a_key_that_is_refused_stops_the_run(server, tmp_path):
     [
         ({"unit": "characters"}, "unit has no effect: pocketsphinx hears English words"),
         ({"model": "a/b", "server": {}}, "both set"),
-        ({"server": {"model": "x"}, "revision": "main"}, "`revision` is of `model`"),
         ({"server": {}}, r"server.model: is missing"),
         ({"server": {"model": "x", "retrys": 1}}, r"server.retrys.*Did you mean `retries`"),
         ({"server": {"model": "x", "base_url": "ftp://x"}}, "is not an address"),
