@@ -66,7 +66,7 @@ def test_rows_of_a_prompt_are_counted_as_one_where_they_will_be(
         pytest.param("dpo", "gpt2", {"lora": True}, marks=pytest.mark.slow),
         pytest.param("grpo", "qwen3", {"checkpointed": True}, marks=pytest.mark.slow),
         pytest.param("ppo", "llama", {"lora": True, "dtype": "bfloat16"}, marks=pytest.mark.slow),
-        ("reward", "llama", {}),
+        pytest.param("reward", "llama", {}, marks=pytest.mark.slow),
         pytest.param("sft", "qwen3", {"settings": EVALUATED}, marks=pytest.mark.slow),
     ],
 )
