@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -84,32 +82,17 @@ def markdown_table(
 
 
 def terminal_message(text: str, stream: TextIO) -> str:
-    """Return a message for a stream; wrapped and coloured on a terminal.
+    """Return a message for a stream; its first word is coloured on a terminal.
 
-    An indented line that is not a list item is a command and is not wrapped. Messages may quote a
-    policy, a row or a server, so control characters are escaped.
+    Messages may quote a policy, a row or a server, so control characters are escaped.
     """
     text = visible(text)
     if not stream.isatty():
         return text
-    width = max(shutil.get_terminal_size().columns, 40)
-    wrapped = "\n".join(_wrapped(line, width) for line in text.split("\n"))
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return wrapped
+        return text
     codes = "|".join(_HEADS)
-    return re.sub(
-        rf"^({codes}):", lambda match: f"\x1b[{_HEADS[match[1]]}m{match[0]}\x1b[0m", wrapped
-    )
-
-
-def _wrapped(line: str, width: int) -> str:
-    item = re.match(r" *- ", line)
-    if line.startswith("  ") and not item:
-        return line
-    indent = " " * len(item[0]) if item else ""
-    return textwrap.fill(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return re.sub(rf"^({codes}):", lambda match: f"\x1b[{_HEADS[match[1]]}m{match[0]}\x1b[0m", text)
 
 
 def terminal_table(

@@ -92,10 +92,3 @@ def test_every_package_with_components_of_a_run_has_a_page_of_settings():
     packages = here & {package(point)[0] for kind in kinds for point in offered(kind)}
     assert packages
     assert [name for name in packages if f"reference/settings/{name}.md" not in site] == []
-
-
-def test_the_makefile_has_the_commands_of_the_readme():
-    readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
-    for target in ("demo", "test", "test-slow", "docs"):
-        assert f"make {target}" in readme
-        assert re.search(rf"^{target}:", makefile, re.M)

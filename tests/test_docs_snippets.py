@@ -203,19 +203,6 @@ def code(page: str, pattern: str) -> dict[str, Any]:
     return names
 
 
-def test_the_rewards_of_the_pages_score():
-    reward = code("docs/how-to/coming-from-trl.md", "def mentions_year")["mentions_year"]
-    assert reward(completions=["in 1925", "no", "x"], year=["1925", "1925", None]) == [1, 0, None]
-    names = code("docs/how-to/coming-from-verifiers.md", "class ReversedText")
-    rows = names["reverse_text"](20)
-    assert (len(rows["train"]), len(rows["test"])) == (18, 2)
-    row = rows["train"][0]
-    completion = [
-        [{"role": "assistant", "content": f"<reversed_text>{row['answer']}</reversed_text>"}]
-    ]
-    assert names["ReversedText"]()(completions=completion, answer=[row["answer"]]) == [1.0]
-
-
 @pytest.mark.slow
 def test_the_code_of_the_readme_trains(model, tmp_path, monkeypatch, capsys):
     def on_this_machine(plugin: str, **settings: Any) -> Any:

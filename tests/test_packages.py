@@ -13,11 +13,6 @@ ROOT = Path(__file__).parents[1]
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 
 
-@pytest.mark.parametrize("package", PLUGINS, ids=lambda path: path.name)
-def test_a_plugin_has_the_licence_of_the_project(package):
-    assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-
-
 @pytest.mark.slow
 def test_every_package_is_built_with_licence_addresses_and_a_page_that_renders(tmp_path):
     from readme_renderer.markdown import render

@@ -1,6 +1,5 @@
 """A row has the same log-probabilities alone and padded on either side beside a longer one."""
 
-import peft
 import pytest
 import torch
 import transformers
@@ -87,17 +86,6 @@ def test_a_row_alone_and_padded_have_equal_log_probabilities(name):
     assert error(model, "right") < 1e-5
 
 
-@pytest.mark.parametrize("name", ["GPT2", "XGLM"])
-def test_an_adapter_and_its_base_are_covered(name):
-    config = peft.LoraConfig(target_modules="all-linear", init_lora_weights=False)
-    model = peft.get_peft_model(build(name), config).eval()
-    assert error(model) > 0.1
-    add_positions([model])
-    assert error(model) < 1e-5
-    with model.disable_adapter():
-        assert error(model) < 1e-5
-
-
 def test_positions_that_are_passed_are_kept():
     """Those of packed rows, say: 0 again where the next row begins."""
     model = build("GPT2")
@@ -105,30 +93,6 @@ def test_positions_that_are_passed_are_kept():
     add_positions([model])
     assert torch.equal(log_probs(model, [ROW], position_ids=torch.arange(12)[None] + 5), expected)
     assert not torch.equal(log_probs(model, [ROW]), expected)
-
-
-def test_embeddings_in_place_of_ids_have_positions_too():
-    model = build("GPT2")
-    add_positions([model])
-    ids = torch.tensor([[0] * 9 + ROW, LONGER])
-    mask = (torch.arange(21) >= torch.tensor([[9], [0]])).long()
-    with torch.no_grad():
-        by_ids = model(input_ids=ids, attention_mask=mask).logits
-        embeds = model.get_input_embeddings()(ids)
-        by_embeds = model(inputs_embeds=embeds, attention_mask=mask).logits
-    assert torch.equal(by_ids, by_embeds)
-
-
-def test_tokens_behind_a_cache_go_on_counting():
-    model = build("GPT2")
-    add_positions([model])
-    ids, mask = torch.tensor([[0] * 9 + ROW]), torch.tensor([[0] * 9 + [1] * 12])
-    with torch.no_grad():
-        alone = model(input_ids=torch.tensor([ROW])).logits[:, 3:]
-        begun = model(input_ids=ids[:, :12], attention_mask=mask[:, :12], use_cache=True)
-        cache = begun.past_key_values
-        rest = model(input_ids=ids[:, 12:], attention_mask=mask, past_key_values=cache).logits
-    assert torch.allclose(rest, alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["GPT2", "OPT", "Bloom", "Gemma2"])

@@ -144,7 +144,6 @@ def render_card(
         "unnamed": [each for each in record.components if (each.name or "").startswith(PYTHON)],
         "command": shlex.join(str(word) for word in record.command),
         "packages": _packages(record),
-        "settings": _by_default(record),
         "citation": _citation(record),
     }
     head = metadata(record, adapter=kind == "adapter", hub=endpoint)
@@ -324,15 +323,6 @@ def _packages(record: RunRecord) -> list[dict[str, Any]]:
         for name, version in sorted(versions.items())
         if version and (source := sources.get(name) or Source())
     ]
-
-
-def _by_default(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return the settings as values from the run file, values set by the trainer, and defaults."""
-    groups: dict[str, dict[str, Any]] = {"file": {}, "trainer": {}, "default": {}}
-    for key, value in {**record.config, **record.defaults, **record.config}.items():
-        of_file = "file" if key in record.config else "trainer"
-        groups["default" if key in record.at_default else of_file][key] = value
-    return groups
 
 
 @cache

@@ -32,16 +32,6 @@ TRL_ARGUMENTS: Mapping[str, str] = {
 """Argument of TRL's or transformers' trainers that no run file can hold -> what to write."""
 KNOWN_CURES: Mapping[str, str] = {
     **TRL_ARGUMENTS,
-    **dict.fromkeys(("no_cuda", "use_mps_device"), "Write `use_cpu: true` for a CPU."),
-    "group_by_length": "Write `train_sampling_strategy: group_by_length`.",
-    **dict.fromkeys(
-        ("response_template", "instruction_template"),
-        "The loss is on the response of `prompt` and `completion`, and on the assistant's turns of "
-        "`messages`, which the chat template marks with {% generation %}.",
-    ),
-    "logging_dir": "The run folder has the logs; TENSORBOARD_LOGGING_DIR moves TensorBoard's.",
-    "overwrite_output_dir": "Choose another `output_dir`, or delete the folder.",
-    "save_safetensors": "Leave it out: only safetensors are saved.",
     "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
     "max_prompt_length": (
         "TRL no longer cuts prompts; let the dataset adapter leave out long prompts "

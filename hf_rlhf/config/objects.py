@@ -105,9 +105,6 @@ def is_rows(value: Any) -> bool:
 
 def _splits(value: Any, problems: list[Problem]) -> Any:
     """Return rows in memory as a `DatasetDict`; any other value unchanged."""
-    if isinstance(value, list | tuple):
-        what = "is a list of rows."
-        problems.append(Problem("python dataset", what, "Write `Dataset.from_list(rows)`."))
     if not is_rows(value):
         return value
     from datasets import Dataset, DatasetDict

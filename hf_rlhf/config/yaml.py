@@ -32,12 +32,6 @@ _SCALARS = {
         r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"
     ),
 }
-_CURES = {
-    "\\t": "Indent with spaces, not tabs.",
-    "mapping values are not allowed": "Quote text that holds `: `, and check the indentation.",
-    "found character": "Quote text that begins with a character that YAML reserves.",
-    "another document": "Keep one document to a file.",
-}
 
 
 @dataclass
@@ -138,14 +132,10 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError([_missing(path)]) from None
-    except IsADirectoryError:
-        raise refusal(str(path), "is a folder, not a file.", "Name a YAML file.") from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        what = f"is not UTF-8 text: byte 0x{error.object[error.start]:02x}."
-        raise refusal(f"{path}:{line}", what, "Save it as UTF-8.") from error
     except (OSError, ValueError) as error:
-        raise refusal(str(path), f"cannot be read: {error}.") from error
+        raise refusal(
+            str(path), f"cannot be read: {error}.", "Name a YAML file in UTF-8."
+        ) from error
 
 
 def load_yaml(text: str, name: str) -> Document:
@@ -159,7 +149,11 @@ def load_yaml(text: str, name: str) -> Document:
         if (node := yaml.compose(text, Loader=_Loader)) is not None:
             document.value = document.add(node, ())
     except yaml.MarkedYAMLError as error:
-        raise _syntax_error(name, error) from error
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        reason = ": ".join(filter(None, (error.context, error.problem)))
+        fix = "Check quotes, brackets and indentation (spaces, not tabs) up to here."
+        raise refusal(where, f"it is not YAML: {reason}.", fix) from error
     except RecursionError:
         raise refusal(name, "its values hold each other, or are nested too deep.") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
@@ -224,17 +218,6 @@ def _from_python(value: Any, path: KeyPath, name: str, problems: list[Problem]) 
     fix = "Give text, finite numbers, true, false, null, lists or mappings."
     problems.append(Problem(where, f"{value!r} cannot be written in a run file.", fix))
     return None
-
-
-def _syntax_error(name: str, error: yaml.MarkedYAMLError) -> ConfigError:
-    start, mark = error.context_mark, error.problem_mark or error.context_mark
-    where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-    begin = f" begun on line {start.line + 1}" if start and mark and start.line < mark.line else ""
-    context = f"{error.context}{begin}: " if error.context and error.problem else ""
-    reason = f"{context}{error.problem or error.context}"
-    cures = (cure for part, cure in _CURES.items() if part in reason)
-    fix = next(cures, "Check brackets, quotes and indentation up to here.")
-    return refusal(where, f"it is not YAML: {reason}.", fix)
 
 
 def refusal(where: str, what: str, fix: str = "") -> ConfigError:

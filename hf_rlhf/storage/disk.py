@@ -3,8 +3,7 @@
 import errno
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,17 +45,6 @@ def taken_bytes(folder: Path) -> int:
             with suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(parent, name)).st_blocks * 512
     return total
-
-
-def wait_until(fits: Callable[[], bool], seconds: float, every: float = 5.0) -> bool:
-    """Poll whether a save fits for at most `seconds`; return the last result."""
-    until = time.monotonic() + seconds
-    while not fits():
-        left = until - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(every, left))
-    return True
 
 
 def checkpoint_bytes(model: Any, tokenizer: Any, training: Any, sharding: str | None = None) -> int:

@@ -65,8 +65,6 @@ class RunRecord(Section):
     or the `commit` of a model on the Hub."""
     defaults: dict[str, Json] = {}
     """Every other setting of the trainer and the model."""
-    at_default: list[str] = []
-    """Settings of both with the library's default."""
     plugin: Provenance = Provenance()
     """The trainer of `--plugin`."""
     method: MethodSection = MethodSection()

@@ -3,7 +3,6 @@
 Valid checkpoints are defined in `hf_rlhf.storage.checkpoints`.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from hf_rlhf.storage.disk import (
     free_bytes,
     human,
     taken_bytes,
-    wait_until,
 )
 from hf_rlhf.training.progress import say
 from hf_rlhf.training.validation import Validation
@@ -66,7 +64,6 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         *,
         keep_best: bool = False,
         monitor: Monitor | None = None,
-        wait: float | None = None,
         in_use: Callable[[], set[int]] = set,
     ) -> None:
         self.keep = keep
@@ -74,8 +71,6 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         """The newest checkpoint from before the drift that it may find is kept."""
         self.keep_best = keep_best
         """Whether the weights of the best step so far may be saved at the end."""
-        self.wait = float(os.environ.get("HF_RLHF_WAIT_FOR_SPACE", "600")) if wait is None else wait
-        """For how many seconds a save waits for space, before the run ends with DiskError."""
         self.in_use = in_use
         """Returns the steps whose checkpoints stay as long as the disk has space for them."""
 
@@ -114,7 +109,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
     def _make_room(self, args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> None:
         """Let all processes save or none: the main process checks, and the others wait.
 
-        Raises DiskError if it does not fit and no space is freed in time. The last step's
+        Raises DiskError if it does not fit. The last step's
         checkpoint is instead skipped if the final weights fit.
         """
         shortage: str | None = None
@@ -135,7 +130,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         raise DiskError(shortage)
 
     def _shortage(self, args: Any, state: Any, size: int) -> str | None:
-        """Return None once a checkpoint of about `size` bytes fits, else the shortage."""
+        """Return None if a checkpoint of about `size` bytes fits, else the shortage."""
         folder = Path(args.output_dir)
         leftover = folder / f"checkpoint-{state.global_step}"
         if leftover.exists() and not is_valid(leftover):
@@ -144,28 +139,16 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
             size = taken_bytes(valid[-1])
         size = int(size * 1.02) + 2**18
 
-        def fits() -> bool:
-            if free_bytes(folder) >= size:
-                return True
+        if free_bytes(folder) < size:
             discard_unsealed(folder)
             if self.keep:
                 prune(folder, 1, self._spared(folder, state))
-            return free_bytes(folder) >= size
-
-        if fits():
+        if free_bytes(folder) >= size:
             return None
-        text = (
+        return (
             f"The checkpoint of step {state.global_step} does not fit in {folder}: it takes about "
             f"{human(size)}, {human(free_bytes(folder))} free."
         )
-        # The others wait in a collective call, which gives up after `ddp_timeout`.
-        wait = min(self.wait, args.ddp_timeout / 2)
-        if wait:
-            say(f"{text} Waiting up to {wait:.0f} s for space.")
-        if not wait_until(fits, wait):
-            return text
-        say("There is enough space now; training continues.")
-        return None
 
 
 class AlreadyTrained(Exception):

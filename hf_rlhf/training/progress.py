@@ -1,7 +1,6 @@
 """Progress output: a bar on a terminal, a line per logging step, and tables at the end."""
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +14,12 @@ from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.utils import logging
 
 from hf_rlhf.cards.results import partial_count
-from hf_rlhf.formatting import counted, interval, terminal_message, visible
+from hf_rlhf.formatting import counted, duration, interval, terminal_message, visible
 from hf_rlhf.monitoring.monitor import RewardCallback
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import RunRecord
-from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
+from hf_rlhf.storage.record_schema import Estimate
 from hf_rlhf.storage.secrets import redact_secrets
 
 SAMPLES_NAME = "samples.jsonl"
@@ -132,7 +131,7 @@ class ShowProgress(RewardCallback):
         head, *facts = summary(logs)
         done, to_do = state.global_step - self._first, state.max_steps - state.global_step
         left = (time.monotonic() - self._began) / max(done, 1) * to_do
-        end = () if not self._bar.disable else (f"{clock(left)} left",)
+        end = () if not self._bar.disable else (f"{duration(left)} left",)
         if getattr(args, "log_level", "passive") not in ("debug", "info"):
             facts = facts[:_SHOWN]
             while facts and len("  ".join((step, head, *facts, *end))) > _WIDTH:
@@ -186,15 +185,6 @@ def summary(logs: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-def clock(seconds: float) -> str:
-    """Return a duration as text: 42 s, 3:07, 2:03:00."""
-    if round(seconds) < 60:
-        return f"{round(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def read_samples(path: Path) -> list[dict[str, Any]]:
     """Return the samples in a file, up to a line truncated by a crash."""
     if not path.exists():
@@ -216,7 +206,7 @@ def evenly(rows: Sequence[Any], count: int) -> list[Any]:
 
 
 def print_results(record: RunRecord) -> None:
-    """Print samples and held-out results, and a note if most completions were truncated."""
+    """Print samples and held-out results."""
     from rich.console import Console
 
     console = Console()
@@ -224,8 +214,6 @@ def print_results(record: RunRecord) -> None:
         console.print(samples_table(record))
     if record.evaluation:
         console.print(results_table(record))
-    if text := truncation_note(record):
-        say(f"note: {text}")
 
 
 def results_table(record: RunRecord) -> Any:
@@ -255,27 +243,6 @@ def _of_rows(rows: int | None, estimate: Estimate) -> str:
     return "" if count is None else f" ({counted(count, 'row')})"
 
 
-def truncation_note(record: RunRecord) -> str:
-    """Return a note if most completions after training were truncated, else ""."""
-    evaluation = record.evaluation or EvaluationSection()
-    cut = evaluation.estimate("after", "truncated").mean
-    limit = evaluation.sampling.get("max_new_tokens")
-    if cut is None or limit is None or cut <= 0.5:
-        return ""
-    return (
-        f"{cut:.1%} of the held-out completions after training were cut at the limit of "
-        f"{limit:,} tokens (`evaluation.max_new_tokens`, or else `max_completion_length`)."
-    )
-
-
-_TOKENS = re.compile(r"((?:<\|[^<|>\s]+\|>){4})((?:<\|[^<|>\s]+\|>){2,})")
-"""Runs of many special tokens, such as codec tokens, which nobody reads."""
-
-
-def _counted_tokens(found: re.Match[str]) -> str:
-    return f"{found[1]} [{found[2].count('<|')} more tokens]"
-
-
 def samples_table(record: RunRecord, stages: Sequence[str] = ("before", "after")) -> Any:
     """Return a few sample completions as a `rich` table."""
     from rich.table import Table
@@ -291,7 +258,7 @@ def samples_table(record: RunRecord, stages: Sequence[str] = ("before", "after")
         rows = [row for row in record.samples if row.stage == stage]
         for row in rows[-2:] if stage == "train" else rows[:2]:
             reward = "none" if row.reward is None else f"{row.reward:.2f}"
-            completion = _TOKENS.sub(_counted_tokens, row.completion or "")[:400]
+            completion = (row.completion or "")[:400]
             completion += " [cut off at the token limit]" if row.truncated else ""
             table.add_row(stage, *(reward,) * scored, Text(visible(completion)))
     return table

@@ -4,7 +4,7 @@ import inspect
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -54,7 +54,6 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         config_file=ConfigFile(name=run.spec.name, sha256=run.spec.sha256),
         files=local_files(run.spec.plain),
         defaults=_defaults(run),
-        at_default=_at_default(run),
         plugin=Provenance(
             **{key: trainer[key] for key in ("name", "package", "version", "target")}
         ),
@@ -248,38 +247,6 @@ def _defaults(run: Run) -> dict[str, Any]:
     elif run.has_score_head:
         settings.pop("lora_task_type", None)  # decided by the task
     return {key: value for key, value in settings.items() if key not in run.spec.plain}
-
-
-def _at_default(run: Run) -> list[str]:
-    """Return the settings with the default of the library's configuration class.
-
-    An unset setting with default None is also the library's choice.
-    """
-    names = []
-    for config in (run.model, run.training):
-        library = next(
-            cls
-            for cls in type(config).__mro__
-            if cls.__module__.partition(".")[0] in ("trl", "transformers")
-        )
-        theirs, ours = _class_defaults(library), _class_defaults(type(config))
-        for name, value in _settings(config).items():
-            left_open = name not in run.spec.plain and ours[name] is theirs.get(name, ours) is None
-            same = name in theirs and as_json(value) == as_json(theirs[name])
-            same |= value in _EMPTY and theirs.get(name, ours[name]) in _EMPTY
-            if left_open or same:
-                names.append(name)
-    return names
-
-
-_EMPTY: tuple[Any, ...] = (None, "", [], {}, "none")
-
-
-def _class_defaults(config_class: type) -> dict[str, Any]:
-    return {
-        each.name: each.default if each.default_factory is MISSING else each.default_factory()
-        for each in fields(config_class)
-    }
 
 
 def _settings(config: Any) -> dict[str, Any]:

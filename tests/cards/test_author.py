@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -54,14 +53,3 @@ def test_only_what_anybody_can_install_is_a_pip_command():
     text = reproduction(render_card(record))
     assert "pip install" not in text, "where they were installed from is not known"
     assert "- `hf-rlhf` 0.1.0: not recorded" in text
-
-
-def test_settings_are_told_from_defaults():
-    record = example()
-    record["config"] |= {"top_p": 1.0}
-    record["defaults"] |= {"steps_per_generation": 4}
-    shown = dict(re.findall(r"<summary>(Settings of|Settings that|Every other).*?</summary>\n(.*?)</details>", render_card(record), re.DOTALL))  # fmt: skip  # noqa: E501
-    assert "learning_rate" in shown["Settings of"]
-    assert "top_p" not in shown["Settings of"]
-    assert "steps_per_generation: 4" in shown["Settings that"]
-    assert "top_p: 1.0" in shown["Every other"]

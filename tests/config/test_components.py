@@ -76,15 +76,6 @@ def test_what_cannot_be_a_reward_is_refused_with_the_reason(mine, name, error, m
         look_up("rewards", name)
 
 
-def test_a_tool_is_a_function_with_a_docstring(tmp_path):
-    """A model that calls it reads the docstring."""
-    path = tmp_path / "tools.py"
-    path.write_text('def said(x: int):\n    """Say x."""\n\ndef silent(x: int): ...\n')
-    assert look_up("tools", f"{path}:said").target.__name__ == "said"
-    with pytest.raises(BrokenPlugin, match="A tool is a function with types and a docstring"):
-        look_up("tools", f"{path}:silent")
-
-
 @pytest.mark.parametrize("name", ["subprocess:getoutput", "subprocess:Popen", "os:system"])
 def test_a_run_file_cannot_call_what_has_another_form(name):
     for kind in ("rewards", "datasets", "callbacks", "judges", "environments", "trainers"):
@@ -126,21 +117,6 @@ def test_the_source_of_a_function_has_what_it_uses_of_its_own_module():
     code = compile("def typed(completions): return []", "<stdin>", "exec")
     exec(code, typed := {"__name__": "__main__"})
     assert provenance_of_object(typed["typed"])["sha256"] is None
-
-
-def test_strings_with_the_name_of_a_secret_are_left_out_of_the_source(mine):
-    lines = [
-        'API_KEY: str = "0123456789"',
-        "call(password='abcdefgh')",
-        'h = {"token": "abcdefgh"}',
-    ]
-    (mine / "mine.py").write_text(
-        "call = dict\neos_token = '<|endoftext|>'\n" + "\n".join(lines) + FILE
-    )
-    source = look_up("rewards", "mine.py:Short").provenance["source"]
-    assert source.count("[redacted]") == 3
-    assert "<|endoftext|>" in source
-    assert not any(secret in source for secret in ("0123456789", "abcdefgh"))
 
 
 class Bonus:
@@ -194,8 +170,6 @@ def test_rows_in_memory_are_splits():
         name_objects({"dataset": DatasetDict(validation=rows)})
     with pytest.raises(ConfigError, match="is an IterableDataset.*rows.take"):
         name_objects({"dataset": rows.to_iterable_dataset()})
-    with pytest.raises(ConfigError, match="list of rows. Write `Dataset.from_list"):
-        name_objects({"dataset": [{"prompt": "a"}]})
 
 
 def test_arguments_of_trl_and_a_model_in_memory_are_refused_with_the_cure(tiny_policy):

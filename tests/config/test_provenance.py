@@ -228,15 +228,6 @@ def test_a_module_belongs_to_the_package_that_installs_it():
     assert {top: code_files.package_of(f"{top}.inner") for top in known} == known
 
 
-def test_for_most_modules_the_files_of_all_packages_are_not_listed(monkeypatch, tmp_path):
-    (tmp_path / "my_rewards_here.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    code_files._package_of.cache_clear()
-    monkeypatch.setattr(code_files, "_packages", lambda: pytest.fail("takes half a second"))
-    names = ("torch", "trl", "os", "my_rewards_here")
-    assert [code_files.package_of(top) for top in names] == ["torch", "trl", None, None]
-
-
 SCRIPT = """
 import json, sys
 import helpers as h

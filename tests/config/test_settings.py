@@ -119,20 +119,9 @@ def test_each_is_refused_by_a_table(settings, message):
     assert re.search(message, text, re.S), text or "nothing is said"
 
 
-def test_a_setting_of_older_versions_is_refused_with_what_to_write():
-    file = RunFile.from_mapping({"warmup_ratio": 0.1, "max_prompt_length": 512}, name="my.yaml")
-    found = {
-        each.where: each.fix for each in file.spec(allowed_settings={"seed": int}, plugin="grpo")[1]
-    }
-    assert "`warmup_steps`" in found["my.yaml warmup_ratio"]
-    assert "dataset adapter" in found["my.yaml max_prompt_length"]
-
-
 @pytest.mark.parametrize(
     ("name", "cure"),
     [
-        ("group_by_length", "Write `train_sampling_strategy: group_by_length`"),
-        ("response_template", "The loss is on the response of `prompt` and `completion`"),
         ("torch_dtype", "Did you mean `dtype`?"),
     ],
 )
@@ -147,11 +136,6 @@ def test_old_names_have_their_cure(name, cure):
 def _of(cls: type, settings: dict[str, Any]) -> dict[str, Any]:
     known = {item.name for item in fields(cls)}
     return {key: value for key, value in settings.items() if key in known}
-
-
-def test_the_tables_are_read_before_weights_load(tiny_run):
-    found = problems(tiny_run | {"reward_weights": [-1.0], "temperature": 0.0, "lora_r": 0})
-    assert re.search(r"reward_weights.*temperature: should.*lora_r: should", found, re.S)
 
 
 @pytest.fixture(scope="module")
@@ -191,24 +175,6 @@ def test_a_judge_that_compares_words_has_a_note_where_rows_are_read(prepared, ar
 def test_each_is_refused_as_the_libraries_build_from_it(prepared, settings, message):
     found = "\n".join(map(str, problems_of(prepared(settings), str)))
     assert re.search(message, found, re.S), found or "nothing is said"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"lora_target_modules": ["q_proj"]},  # a list of one, which trl.ModelConfig makes text of
-        {"lora_target_modules": [".*_proj"]},
-        {"lora_target_modules": ["all-linear"], "use_dora": True},
-        {"use_peft": False, "sync_ref_model": True},
-        {"optim": "sgd", "optim_args": "momentum=0.9,nesterov=true"},
-        {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 1}},
-        {"generation_kwargs": {"suppress_tokens": [3]}},
-        {"max_steps": -1, "num_train_epochs": 1},
-    ],
-    ids=name,
-)
-def test_what_can_be_built_is_not_refused(prepared, settings):
-    assert problems_of(prepared(settings), str) == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import enum
-import functools
 import typing
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
@@ -57,11 +56,6 @@ class Child(Component):
 @dataclass
 class Outer:
     inner: Inner
-
-
-@dataclass
-class PartlyTyped:
-    tokenizer: "Tokenizer"
 
 
 class Opaque:
@@ -170,65 +164,10 @@ def test_injected_arguments_are_neither_set_nor_missed() -> None:
     assert messages(adapter, path="x")[0].startswith("f.yaml tokenizer: is missing.")
 
 
-def test_one_unresolvable_annotation_does_not_unguard_the_others() -> None:
-    assert "should be a whole number, not" in messages(adapter, path="x", tokenizer=0, rows="a")[0]
-
-
-def test_a_class_with_a_name_that_does_not_resolve_is_not_checked() -> None:
-    def target(part: PartlyTyped, rows: int) -> None: ...
-
-    assert bind(target, {"part": {"tokenizer": 1}, "rows": 1}, where=str)[1] == []
-    assert [problem.where for problem in bind(target, {}, where=str)[1]] == ["part", "rows"]
-
-
-def test_a_key_at_the_wrong_depth_is_not_its_own_near_name() -> None:
-    with pytest.raises(InvalidValue) as error:
-        validate({"inner": {}, "depth": 1}, Outer)
-    assert str(error.value) == "`depth` is not a setting here."
-
-
-def test_keys_beside_the_arguments_are_suggested_but_not_taken() -> None:
-    _, problems = bind(Inner, {"weigth": 1}, where=place, beside=["weight"])
-    assert problems[0].fix == "Did you mean `weight`?"
-    assert bind(Inner, {"weight": 1}, where=place, beside=["weight"])[1] != []
-
-
 def test_keyword_catch_alls_take_anything() -> None:
     bound, problems = bind(open_ended, {"path": "x", "extra": [1]}, where=place)
     assert (bound, problems) == ({"path": "x", "extra": [1]}, [])
     assert messages(open_ended, path=3) == ["f.yaml path: should be text, not `3`."]
-
-
-class Plain:
-    def __init__(self, size: "int", label: "str | None" = None) -> None: ...
-
-    def method(self, size: int) -> None: ...
-
-    def __call__(self, size: int) -> None: ...
-
-
-@functools.wraps(adapter)
-def wrapped(*args: Any, **kwargs: Any) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("target", "arguments"),
-    [
-        (Plain, {"size": "3"}),
-        (Plain(1).method, {"size": "3"}),
-        (Plain(1), {"size": "3"}),
-        (functools.partial(adapter, path="x", tokenizer=None), {"rows": "3"}),
-        (functools.partial(adapter, tokenizer=None), {"path": "x", "rows": "3"}),
-        (wrapped, {"path": "x", "tokenizer": None, "rows": "3"}),
-        (lambda size=1: None, {"syze": 3}),
-    ],
-)
-def test_any_kind_of_callable(target: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    assert len(messages(target, **arguments)) == 1
-
-
-def test_a_target_that_cannot_be_called() -> None:
-    assert "cannot be called" in messages(typing)[0]  # type: ignore[arg-type]
 
 
 @dataclass
@@ -285,43 +224,3 @@ def test_any_value_fits_or_is_refused_in_words(value: Any) -> None:
     wrong = {problem.where.split()[1].split(".")[0] for problem in problems}
     assert sorted([*bound, *wrong]) == sorted(names)
     assert all(str(problem).endswith((".", "?")) for problem in problems)
-
-
-@pytest.mark.slow
-def test_real_configs_accept_their_defaults_and_common_settings(tmp_path: Path) -> None:
-    import dataclasses
-
-    from trl import DPOConfig, GRPOConfig, ModelConfig, RewardConfig, SFTConfig
-
-    for config in (GRPOConfig, SFTConfig, DPOConfig, RewardConfig, ModelConfig):
-        defaults = {}
-        for item in dataclasses.fields(config):
-            if item.init:
-                value = item.default
-                if item.default_factory is not dataclasses.MISSING:
-                    value = item.default_factory()
-                defaults[item.name] = value.value if isinstance(value, enum.Enum) else value
-        (accepted,), problems = check_settings(defaults, [config], where=place)
-        assert problems == []
-        assert accepted == defaults
-    common = {
-        "output_dir": str(tmp_path),
-        "use_cpu": True,
-        "bf16": False,
-        "lr_scheduler_type": "constant",
-        "optim": "adamw_torch",
-        "report_to": "none",
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "warmup_steps": 5,
-        "generation_kwargs": {"top_k": 5},
-        "chat_template_kwargs": {"enable_thinking": False},
-        "reward_weights": [1, 2.5],
-        "trackio_static_space_id": False,
-        "model_name_or_path": "a/b",
-        "lora_target_modules": ["all-linear"],
-    }
-    (training, model), problems = check_settings(common, [GRPOConfig, ModelConfig], where=place)
-    assert problems == []
-    assert GRPOConfig(**training).logging_steps == 1
-    assert ModelConfig(**model).lora_target_modules in ("all-linear", ["all-linear"])

@@ -168,24 +168,6 @@ def test_a_reset_that_fails_is_an_error_that_names_the_line(write):
         write("x<|end|>", build=Broken)
 
 
-def test_reset_returns_text_or_nothing(write):
-    class Silent(Counter):
-        """Says nothing."""
-
-        def reset(self, **_):
-            self.sum = 0
-
-    class Odd(Counter):
-        """Says a number."""
-
-        def reset(self, **_):
-            return 3
-
-    assert write("x<|end|>", build=Silent)[0].prompt == PROMPT
-    with pytest.raises(RolloutError, match="returned int from reset"):
-        write("x<|end|>", build=Odd)
-
-
 def test_trl_does_not_see_the_reward_of_an_environment_and_others_do():
     import inspect
 

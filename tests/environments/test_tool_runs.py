@@ -121,24 +121,6 @@ def test_other_trainers_refuse_tools(run):
         resolve_run(RunFile.from_mapping(values))
 
 
-def test_a_template_without_calls_is_refused(run, tiny_policy, tmp_path):
-    from transformers import AutoTokenizer
-
-    folder = tmp_path / "policy"
-    folder.mkdir()
-    for path in tiny_policy.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.response_template = None
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(ConfigError, match="does not say how tool calls are read"):
-        resolve_run(RunFile.from_mapping(run(model_name_or_path=str(folder))))
-    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(ConfigError, match="does not write out tool calls"):
-        resolve_run(RunFile.from_mapping(run(model_name_or_path=str(folder))))
-
-
 def test_a_dry_run_tries_the_rewards_on_a_begun_environment(run):
     values = run(environment={"name": "adder", "start": 4}, rewards=[{"name": "sums"}])
     report = report_of(RunFile.from_mapping(values), None)

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.environments import trl_specs
 from hf_rlhf.errors import ConfigError, DataError
@@ -98,13 +97,6 @@ def test_the_tools_of_a_server_are_those_of_the_run(minimal_run, sdk):
     assert environment.submit("9") == "noted"
     reward = run.reward.rewards[0].reward
     assert reward([], [], [environment, SimpleNamespace(reward=None)]) == [1.0, None]
-
-
-@pytest.mark.slow
-def test_a_run_with_tasks_of_a_server_trains_and_measures(minimal_run, sdk):
-    record = train(config=openreward_run(minimal_run, evaluation={"rows": 4}))
-    assert record.status == "finished"
-    assert record.samples[0].prompt == "What is 8 + 1?"
 
 
 def test_harbor_tasks_are_folders(tmp_path):

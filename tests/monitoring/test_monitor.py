@@ -1,7 +1,6 @@
 """The callback: which rows it takes, what it prints, keeps and stops."""
 
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.monitor_schema import MonitorSection
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf.storage.record_schema import Session, TrainingSection
-from hf_rlhf.train import main
 from hf_rlhf.training.checkpoints import CheckpointManifestCallback
 from hf_rlhf.training.recorder import Recorder
 
@@ -95,15 +93,6 @@ def test_a_signal_is_printed_when_it_comes_on_and_not_at_every_measurement():
     assert "gold" in measurements[-1]["signals"]
 
 
-def test_measurements_do_not_depend_on_batches_or_the_order_of_rows():
-    one, other = Training.of(HACK), Training.of(HACK)
-    for step in range(5):
-        batch = rows(float(step))
-        one.step(batch)
-        other.step(batch[5:][::-1], batch[:5])
-    assert one.monitor.measurements == other.monitor.measurements
-
-
 def test_rows_of_an_evaluation_between_two_steps_do_not_count():
     with_it, without = Training.of(HACK), Training.of(HACK)
     for step in range(4):
@@ -144,16 +133,6 @@ def test_measurements_of_another_kind_are_not_compared_with_earlier_ones(change,
     assert second.monitor.warnings == first.monitor.warnings != []
     note = f"a new warm-up begins, because of another `{next(iter(change))}`"
     assert [note in line for line in second.printed] == [True] * fresh
-
-
-def test_a_monitor_that_is_added_on_resuming_has_a_place_in_the_checkpoints():
-    training = Training.of(HACK)
-    training.state.global_step = 4
-    training.monitor.on_train_begin(training.args, training.state, None)
-    # transformers asks for what is there before it writes.
-    assert "Monitor" in training.state.stateful_callbacks
-    hack(training, 0, 3)
-    assert [each.step for each in training.monitor.measurements] == [5, 6, 7]
 
 
 def test_what_a_monitor_saw_stays_when_the_run_goes_on_without_it(monkeypatch):
@@ -249,15 +228,6 @@ def test_a_stopped_run_goes_on_only_with_another_section(tiny_run):
     resolve_run(RunFile.from_mapping(tiny_run))
 
 
-def test_a_stopped_run_has_an_exit_status_of_its_own(monkeypatch, capsys):
-    def stop(*_, **__):
-        raise DriftError("The monitor stopped training at step 4.")
-
-    monkeypatch.setattr(sys.modules[main.__module__], "train", stop)
-    assert main(["--plugin", "grpo"]) == 4
-    assert "stopped training at step 4" in capsys.readouterr().err
-
-
 def test_a_trainer_with_a_reward_of_its_own_tells_the_monitor(monkeypatch, tiny_run):
     """PPO composes the learned reward with those of the run file."""
     from hf_rlhf_classic import ppo_rewards
@@ -270,10 +240,3 @@ def test_a_trainer_with_a_reward_of_its_own_tells_the_monitor(monkeypatch, tiny_
     composed = ppo_rewards.composed_reward(run, None, SimpleNamespace)
     assert composed.observer == monitor.observe
     assert "reward_model" in [part.label for part in composed.rewards]
-
-
-def test_a_measurement_is_a_whole_number_of_generation_cycles(tiny_run):
-    tiny_run |= {"max_steps": 40, "prompts_per_step": None, "per_device_train_batch_size": 4}
-    tiny_run |= {"steps_per_generation": 2, "save_steps": 2}
-    with pytest.raises(ConfigError, match="a generation cycle takes 2"):
-        resolve_run(RunFile.from_mapping({**tiny_run, "monitor": {"every": 3}}))

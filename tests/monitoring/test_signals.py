@@ -8,7 +8,7 @@ import pytest
 
 from hf_rlhf.config.schema import MonitorSpec
 from hf_rlhf.monitoring import Mean, Measurement, assess
-from hf_rlhf.monitoring.signals import LEVEL, compare_gold, length_scores
+from hf_rlhf.monitoring.signals import LEVEL, length_scores
 
 SPEC = MonitorSpec(gold="truth")
 WITHOUT_GOLD = replace(SPEC, gold=None)
@@ -65,10 +65,6 @@ def test_length_is_compared_with_the_spread_of_the_warm_up():
     assert on(measurements, replace(SPEC, length_z=6.0))[140] == set()
 
 
-def test_a_warm_up_of_equal_lengths_measures_nothing():
-    assert set(length_scores(series(length=lambda i: 16.0 if i < 10 else 99.0), 5)) == {None}
-
-
 def test_gold_falls_while_the_trained_reward_rises():
     hacked = series(trained=lambda i: i / 5, gold=lambda i: min(i, 8) / 4 - max(i - 8, 0) / 4)
     signals = on(hacked)
@@ -96,12 +92,6 @@ def test_a_gold_that_does_not_fall_sets_the_signal_off_in_few_runs():
         any(assess(measurements[:n], SPEC).names for n in range(6, 41)) for measurements in runs
     ]
     assert fmean(false) <= LEVEL
-
-
-def test_the_more_is_compared_the_wider_the_intervals_are():
-    few, many = (compare_gold(series(count), 3)[2] for count in (6, 40))
-    assert many.high - many.low > 1.5 * (few.high - few.low)
-    assert compare_gold(series(5), 3) is None
 
 
 def test_the_clean_step_only_increases():

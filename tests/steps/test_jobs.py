@@ -91,20 +91,6 @@ def test_a_stop_waits_for_the_launchers_workers_and_starts_no_more(tmp_path):
     assert not (tmp_path / "2.log").exists()
 
 
-def test_a_second_signal_kills_runs_that_do_not_end(tmp_path):
-    deaf = "import os, pathlib, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    ready = repr(str(tmp_path / "ready"))
-    programs = [
-        f"{deaf}pathlib.Path({ready}).touch(); time.sleep(20)",
-        f"{deaf}while not os.path.exists({ready}): time.sleep(0.01)\n"
-        f"for _ in range(2): os.kill({os.getpid()}, signal.SIGTERM); time.sleep(1)\n"
-        "time.sleep(20)",
-    ]
-    ended = []
-    assert run_jobs(queue(tmp_path, *programs), 2, ended.append) == signal.SIGTERM
-    assert [(end.status, end.stopped) for end in ended] == [(-signal.SIGKILL, True)] * 2
-
-
 def test_a_training_is_started_by_its_launcher_and_says_if_it_cannot_be(tmp_path):
     log = tmp_path / "log"
     words = "import os, sys; print(sys.argv[1:], 'HF_RLHF_LAUNCHED_BY' in os.environ); sys.exit(3)"

@@ -12,7 +12,6 @@ from hf_rlhf.steps import (
     Task,
     differences,
     digest,
-    file_digests,
 )
 
 
@@ -88,14 +87,6 @@ def test_the_same_result_made_again_leaves_later_steps_done(work):
     assert work.run() == ["read"]
 
 
-def test_a_new_result_makes_later_steps_stale(work):
-    work.run()
-    ledger = Ledger(work.folder)
-    with ledger.recording("read", {"rows": 3}) as recording:
-        recording.result["rows"] = 5
-    assert ledger.reasons("train") == ["step read has a new result"]
-
-
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -160,15 +151,6 @@ def test_an_error_leaves_the_old_entry_and_a_kill_none(work):
     assert ledger.reasons("read", {"rows": 3}) == []
 
 
-def test_two_processes_do_not_work_in_one_folder(work):
-    with (
-        Ledger(work.folder).locked(),
-        pytest.raises(RunFolderError, match="in use by process"),
-        Ledger(work.folder, folder_option="--out").locked(),
-    ):
-        pytest.fail("it was locked twice")
-
-
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
@@ -198,14 +180,6 @@ def test_differences_go_into_mappings_and_hide_digests():
         "train.new was added",
         "w.0.a: 1 -> 2",
     ]
-
-
-def test_file_digests_are_by_relative_path_without_hidden_files(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x.json").write_text("1")
-    (tmp_path / ".x.json.tmp").write_text("2")
-    assert list(file_digests(tmp_path)) == ["a/x.json"]
-    assert file_digests(tmp_path, ["*.safetensors"]) == {}
 
 
 def test_a_secret_at_the_end_of_a_log_is_not_written(tmp_path):

@@ -23,7 +23,6 @@ from hf_rlhf.storage.disk import (
     free_bytes,
     small_bytes,
     taken_bytes,
-    wait_until,
     write_failure,
 )
 from hf_rlhf.storage.files import atomic_dir, atomic_file, atomic_write_text, clear_unfinished
@@ -120,12 +119,6 @@ def test_the_message_says_what_is_free_what_is_safe_and_how_to_go_on(tmp_path):
 
 def test_space_is_of_the_nearest_folder_that_exists(tmp_path):
     assert free_bytes(tmp_path / "not" / "yet") == pytest.approx(free_bytes(tmp_path), 0.1)
-
-
-def test_waiting_ends_with_room_or_with_time():
-    answers = iter([False, False, True])
-    assert wait_until(lambda: next(answers), 5, every=0.01)
-    assert not wait_until(lambda: False, 0.02, every=60)
 
 
 def small_model():

@@ -6,7 +6,6 @@ And a LoRA that one of them trained, continued by another.
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from safetensors.torch import load_file
 from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data import TrainedRows
-from hf_rlhf.errors import ConfigError, ModelError
+from hf_rlhf.errors import ConfigError
 from hf_rlhf.models.fingerprint import read_identity
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.storage.record import RunRecord, load_record
+from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
 
@@ -138,23 +137,6 @@ def test_an_adapter_writes_the_rows_that_it_rejects_beside_the_run(folder, offer
     assert "rejected_rows: is set by the run itself" in problems(run)
 
 
-def test_prompts_beyond_the_models_positions_are_the_trainers_to_cut_if_it_does(folder, offer):
-    from datasets import concatenate_datasets
-
-    from tests.columns_trainers import demonstrations
-
-    def long():
-        given = demonstrations()
-        row = given["train"].select([0]).map(lambda row: {"prompt": "1 + " * 5000})
-        given["train"] = concatenate_datasets([given["train"], row])
-        return given
-
-    offer("datasets", long=long)
-    run = config(folder, "plain_sft", "x") | {"dataset": {"name": "long"}}
-    assert resolve_run(RunFile.from_mapping(run | {"max_length": 64}))
-    assert "row 8 of train has a prompt of" in problems(run | {"max_length": None})
-
-
 @pytest.mark.slow
 def test_sft_is_measured_shown_and_told(folder, sft):
     assert sft.evaluation.difference["loss"].n == 4
@@ -174,47 +156,6 @@ def test_sft_is_measured_shown_and_told(folder, sft):
     assert "revision" not in text.split("## How to load")[0]  # a folder has none
     assert (folder / "sft" / "adapter" / "tokenizer_config.json").exists()
     assert (folder / "sft" / "training_curves.png").stat().st_size > 5000
-
-
-@pytest.mark.slow
-def test_what_was_measure_before_is_read_back(folder, sft, monkeypatch):
-    from tests.columns_trainers import ColumnsSFT
-
-    path = folder / "sft" / "run.json"
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"status": "running", "evaluation": None}))
-    (folder / "sft" / ".start").mkdir()  # of a session that was killed while it measured
-    stages = []
-    monkeypatch.setattr(
-        ColumnsSFT,
-        "held_out",
-        classmethod(lambda cls, run, model, kwargs: stages.append(Path(model).name)),
-    )
-    again = train(config=config(folder, "plain_sft", "sft"))
-    assert stages == ["merged"]
-    assert not (folder / "sft" / ".start").exists()
-    assert again.to_json()["evaluation"]["before"] == record["evaluation"]["before"]
-    monkeypatch.undo()
-    path.write_text(json.dumps(record))
-
-
-@pytest.mark.slow
-def test_what_stopped_training_is_not_hidden_by_a_report_that_fails(folder, offer, capsys):
-    from tests.columns_trainers import ColumnsSFT
-
-    class Frail(ColumnsSFT):
-        def training_step(self, *args, **kwargs):
-            raise ValueError("what went wrong")
-
-        def report(self):
-            return None
-
-    offer("trainers", frail=Frail)
-    run = config(folder, "plain_sft", "frail", evaluation=None) | {"plugin": "frail"}
-    with pytest.raises(ValueError, match="what went wrong"):
-        train(config=run)
-    assert "report() of Frail returned NoneType" in capsys.readouterr().err
-    assert load_record(folder / "frail").status == "failed"
 
 
 @pytest.mark.slow
@@ -298,23 +239,6 @@ def test_dpo_continues_the_adapter_of_sft_and_keeps_no_reference(folder, sft):
     assert record.training.history[0]["loss"] == pytest.approx(0.693, abs=1e-3)
     assert record.model.continues["adapter"] == str(folder / "sft")
     assert "| Continues | the adapter `" in card(folder / "dpo")
-    # Killed after its first step, it ends with the same weights.
-    resumed = config(folder, "plain_dpo", "dpo_again", **settings) | {"max_steps": 2}
-    from hf_rlhf.training import session
-
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "save_weights", stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(config=resumed)
-    import shutil
-
-    shutil.rmtree(folder / "dpo_again" / "checkpoints" / "checkpoint-2")
-    train(config=resumed)
-    again = load_file(folder / "dpo_again" / "adapter" / "adapter_model.safetensors")
-    assert all(torch.equal(again[name], after[name]) for name in after)
 
 
 @pytest.mark.slow
@@ -328,60 +252,6 @@ def test_before_is_measured_with_the_adapter_that_is_continued(folder, sft):
     # ModelConfig's own defaults are not those of the adapter that is continued.
     assert not [key for key in record.defaults if key.startswith("lora_")]
     assert not (folder / "sft_more" / ".start").exists()
-    # What lies under the adapter's name is another one now: this is no longer the same run.
-    path = folder / "sft_more" / "run.json"
-    content = json.loads(path.read_text())
-    content["model"]["continues"]["sha256"] = "0" * 64
-    path.write_text(json.dumps(content))
-    from hf_rlhf.errors import RunFolderError
-
-    with pytest.raises(RunFolderError, match=r"adapter's weights changed"):
-        train(config=run)
-
-
-@pytest.mark.slow
-def test_a_reward_model_begins_with_an_adapter_of_sft_and_a_new_head(folder, sft, monkeypatch):
-    from tests.columns_trainers import ColumnsReward
-
-    run = config(folder, "plain_reward", "reward_of_sft", adapter=str(folder / "sft"))
-    aside = run | {"output_dir": str(folder / "aside")}
-    trainer = ColumnsReward.from_run(resolve_run(RunFile.from_mapping(aside)))
-    there = load_file(folder / "sft" / "adapter" / "adapter_model.safetensors")
-    held = dict(trainer.model.named_parameters())
-    for name, value in there.items():
-        torch.testing.assert_close(held[name.replace(".weight", ".default.weight")], value)
-    trained = {name for name, value in held.items() if value.requires_grad}
-    assert "base_model.model.score.modules_to_save.default.weight" in trained
-    record = train(config=run)
-    assert record.evaluation.after["margin"].n == 4
-    saved = load_file(folder / "reward_of_sft" / "adapter" / "adapter_model.safetensors")
-    assert "base_model.model.score.weight" in saved
-    assert TrainedRows.read(folder / "reward_of_sft" / "merged").complete
-    # And it goes on from an adapter that has its head.
-    again = aside | {"adapter": str(folder / "reward_of_sft")}
-    head = dict(
-        ColumnsReward.from_run(resolve_run(RunFile.from_mapping(again))).model.named_parameters()
-    )
-    torch.testing.assert_close(
-        head["base_model.model.score.modules_to_save.default.weight"],
-        saved["base_model.model.score.weight"],
-    )
-
-
-@pytest.mark.slow
-def test_a_trainer_that_does_not_heed_the_adapter_is_stopped(folder, sft, offer):
-    from hf_rlhf.errors import BrokenPlugin
-    from tests.columns_trainers import ColumnsSFT
-
-    class Deaf(ColumnsSFT):
-        @classmethod
-        def from_run(cls, run):
-            return super().from_run(replace(run, adapter=None))
-
-    offer("trainers", deaf=Deaf)
-    run = config(folder, "plain_sft", "deaf", adapter=str(folder / "sft"), evaluation=None)
-    with pytest.raises(BrokenPlugin, match=r"its model did not begin with it.*policy_arguments"):
-        train(config=run | {"plugin": "deaf"})
 
 
 def adapter_of(folder: Path, **changes: Any) -> Path:
@@ -418,25 +288,3 @@ def test_an_adapter_that_cannot_be_continued_is_refused_before_weights_load(fold
         r"was made for another base, .*base': its fingerprint",
         said(good, model_name_or_path=str(other)),
     )
-
-
-@pytest.mark.slow
-def test_a_trainer_with_one_adapter_of_another_name_is_understood(folder, offer):
-    from tests.columns_trainers import ColumnsSFT
-
-    class Named(ColumnsSFT):
-        def save_model(self, output_dir=None, _internal_call=False):
-            super().save_model(output_dir if _internal_call else f"{output_dir}/policy")
-
-    class Two(ColumnsSFT):
-        def save_model(self, output_dir=None, _internal_call=False):
-            for name in ("one", "two"):
-                super().save_model(output_dir if _internal_call else f"{output_dir}/{name}")
-
-    offer("trainers", named=Named, two=Two)
-    run = config(folder, "plain_sft", "named", evaluation=None) | {"plugin": "named"}
-    train(config=run)
-    assert (folder / "named" / "adapter" / "adapter_model.safetensors").exists()
-    assert load_record(folder / "named").status == "finished"
-    with pytest.raises(ModelError, match=r"The trainer saved no adapter: .*folders: one, two"):
-        train(config=run | {"plugin": "two", "output_dir": str(folder / "two")})

@@ -2,7 +2,6 @@
 
 import socket
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +10,10 @@ import yaml
 from hf_rlhf.cli import main as hf_rlhf
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.rewards.judges import client
-from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.runs.run import Phase
 from hf_rlhf.train import main as train_main
 from hf_rlhf.training import dry_run, speed
-from hf_rlhf.training.dry_run import PhaseReport, report_of
+from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.speed import Speed
 from hf_rlhf_worlds.towns import tiny_world
 
@@ -66,35 +63,6 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
     (numbers,) = report.as_json()
     assert (numbers["steps"], numbers["seconds"], numbers["rows"]) == (2, 4.0, 8)
     assert len(numbers["findings"]) == len(report.findings) + len(found)
-
-
-@pytest.mark.parametrize(("usage", "measured"), [({}, True), ({"prompt_tokens": 0.0}, False)])
-def test_no_step_is_measured_with_a_judge_that_costs_tokens(tiny_run, monkeypatch, usage, measured):
-    arguments = []
-
-    def speed_of(_: Any, measure: bool) -> Speed:
-        arguments.append(measure)
-        return Speed(2.0, "as recorded")
-
-    monkeypatch.setattr(dry_run, "speed_of", speed_of)
-    monkeypatch.setattr(dry_run, "_SLOW_REWARDS_S", 60.0)
-    monkeypatch.setattr(LexicalJudge, "usage", lambda _: usage)
-    report_of(RunFile.from_mapping(tiny_run), None)
-    assert arguments == [measured]
-
-
-@pytest.mark.parametrize(("world_size", "seconds"), [(1, 2.0), (2, None)])
-def test_a_recorded_speed_counts_for_as_many_processes_only(
-    monkeypatch, tmp_path, world_size, seconds
-):
-    machine = SimpleNamespace(gpu=None, cpu="a processor")
-    training = SimpleNamespace(steps=4, seconds=8.0, world_size=world_size, history=[])
-    record = SimpleNamespace(training=training, environment=machine)
-    monkeypatch.setattr(speed, "environment", lambda: machine)
-    monkeypatch.setattr(speed, "load_record", lambda _: record)
-    run: Any = SimpleNamespace(folder=tmp_path)
-    recorded = speed._recorded(run)
-    assert (recorded and recorded.seconds_a_step) == seconds
 
 
 def test_a_step_is_measured_outside_the_run_folder_or_not_at_all(tiny_run, monkeypatch):
@@ -183,18 +151,3 @@ def test_the_rows_own_responses_are_scored(tiny_run, offer, no_measuring):
         "0 to 1 on 12 made-up completions; 1 on 4 of the rows' own `chosen`; "
         "0 on 4 of the rows' own `rejected`"
     )
-
-
-def test_the_disk_of_all_phases_is_added_up(monkeypatch, tmp_path):
-    def phase(name: str) -> Any:
-        run: Any = SimpleNamespace(folder=tmp_path / name)
-        speed = Speed(2.0, "as recorded")
-        return PhaseReport(Phase(1, name, run), "base", 10, 4, None, speed, 3 << 20)
-
-    phases = [phase("a"), phase("b")]
-    steps, disk = dry_run._totals(phases)
-    assert steps.text == "20 optimizer steps, about 24 s of training (without the evaluations)"
-    assert disk.status == "ok"
-    assert disk.text.startswith("about 6.0 MiB in 2 phases")
-    monkeypatch.setattr(dry_run, "free_bytes", lambda _: 1 << 20)
-    assert [finding.status for finding in dry_run._totals(phases)] == ["ok", "FAIL"]

@@ -1,6 +1,5 @@
 """A model that gives a row other values alone than in a batch is found before the first step."""
 
-import types
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -189,25 +188,6 @@ def test_logits_of_tokens_that_may_not_follow_are_no_measure_of_rounding(dtype, 
     assert exceeding(measure(run, trainer_of(without_mask(model))))
 
 
-def test_a_method_on_the_model_is_not_taken_for_the_copys():
-    """TRL replaces `forward` by one that holds the model's own."""
-    model = build(dtype=torch.bfloat16)
-    forward = model.forward
-    model.forward = types.MethodType(lambda self, **batch: forward(**batch), model)
-    assert [each.dtype for each in measure(run_of(), trainer_of(model)).comparisons] == [
-        *("bfloat16", "float32")
-    ]
-
-
-def test_under_autocast_the_weights_themselves_are_measured_in_float32(monkeypatch):
-    monkeypatch.delattr(exactness, "copy")
-    monkeypatch.setattr(exactness, "_fits", lambda model: False)
-    autocast = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
-    section = measure(run_of(), trainer_of(build(), autocast=autocast))
-    assert [each.dtype for each in section.comparisons] == ["bfloat16", "float32"]
-    assert not exceeding(section)
-
-
 def test_a_model_of_which_no_copy_fits_is_not_measured_in_float32(monkeypatch):
     monkeypatch.setattr(exactness, "_fits", lambda model: False)
     section = measure(run_of(), trainer_of(build(dtype=torch.bfloat16)))
@@ -242,13 +222,6 @@ def test_what_is_not_compared_is_told(capsys):
     assert "no text" in reasons(run_of([1, 2], column="n"), trainer_of(model))["the model"]
     model.forward = lambda **batch: {}["other"]
     assert reasons(run_of(), trainer_of(model)) == {"the model": "KeyError: 'other'"}
-
-
-def test_rows_are_messages_too_and_padding_always_occurs():
-    turns = [[{"role": "user", "content": "abcdef"}, {"role": "assistant", "content": None}]] * 2
-    section = measure(run_of(turns, column="messages"), trainer_of(without_mask(build())))
-    assert section.tokens == 7
-    assert exceeding(section)
 
 
 def test_rows_fit_the_positions_of_the_model_and_sound_is_not_decoded():

@@ -5,7 +5,6 @@ On the CPU, with gloo. The completions of the GRPO run are given, so that it too
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from safetensors.torch import load_file
 
@@ -291,24 +289,6 @@ def test_a_whole_run_under_zero3(package, tmp_path):
     assert max((resumed[name] - adapter[name]).abs().max().item() for name in adapter) == 0
 
 
-def test_grpo_samples_from_a_policy_that_fsdp_shards(package, tmp_path, monkeypatch):
-    """With transformers' `generate`; a sampled completion has nothing to be compared with."""
-    sampled = {**RUNS["grpo"], "plugin": "grpo", "max_completion_length": 8, "max_steps": 2}
-    full = {key: value for key, value in sampled.items() if key not in LORA}
-    for run in tuple(RUNS):
-        monkeypatch.delitem(RUNS, run)
-    monkeypatch.setitem(RUNS, "lora", sampled)
-    monkeypatch.setitem(RUNS, "full", full)
-    config = ("--config_file", str(launch_configs()["fsdp2"]), *LAUNCHES["fsdp2"])
-    trained(package, tmp_path, 2, config, FSDP_ON_CPU="1")
-    for run in RUNS:
-        content = record(tmp_path / run)
-        assert (content["status"], content["training"]["steps"]) == ("finished", 2)
-        merged = load_file(tmp_path / run / "merged" / "model.safetensors")
-        merged.pop("lm_head.weight", None)  # tied
-        assert sum(map(torch.numel, merged.values())) == content["model"]["parameters"]
-
-
 def said(done: subprocess.CompletedProcess[str]) -> list[list[Any]]:
     """Return rank, world size, type and problems that each process of a launch said."""
     lines = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
@@ -324,53 +304,3 @@ def test_accelerate_on_the_cpu_starts_one_of_two(package):
     assert problems == ["`accelerate launch` was asked for several processes, but started one."]
     ((*_, problems),) = said(launched(package, "--cpu", "--num_processes", "1", *script))
     assert problems == []
-
-
-def test_fsdp_on_the_cpu_is_plain_ddp(package):
-    config = ("--config_file", str(launch_configs()["fsdp2"]), *LAUNCHES["fsdp2"])
-    found = said(launched(package, *config, str(package / "say_launch.py"), "use_cpu"))
-    problem = "FSDP was requested, but accelerate would silently make it MULTI_CPU."
-    assert found == [[rank, 2, "MULTI_CPU", [problem]] for rank in (0, 1)]
-
-
-def test_two_machines_are_one_launch(package):
-    """Two launchers, as on two machines, with the address of the first."""
-    config = ("--config_file", str(launch_configs()["multi_node"]), "--num_processes", "2")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [
-        *(sys.executable, "-m", "accelerate.commands.launch", *config, "--mixed_precision", "no"),
-        *("--main_process_ip", "127.0.0.1", "--main_process_port", port),
-    ]
-    environment = launch_environment(PYTHONPATH=str(package))
-    machines = [
-        subprocess.Popen(
-            [*command, "--machine_rank", rank, str(package / "say_launch.py"), "use_cpu"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ("0", "1")
-    ]
-    outputs = [machine.communicate(timeout=120) for machine in machines]
-    lines = [line for out, _ in outputs for line in out.splitlines() if line.startswith("SAID ")]
-    found = sorted(json.loads(line.removeprefix("SAID ")) for line in lines)
-    assert found == [[rank, 2, "MULTI_CPU", []] for rank in (0, 1)], outputs
-
-
-def test_ranks_without_gpus_do_not_train_alone_in_one_folder(package, tmp_path):
-    """torchrun without `use_cpu`: both would be the only process. One error is told, once."""
-    run = {**RUNS["sft"], "output_dir": str(tmp_path / "run"), "use_cpu": False}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
-    done = python(
-        package,
-        *("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
-        *("-m", "hf_rlhf.train", "--config", str(tmp_path / "run.yaml")),
-    )
-    assert done.returncode != 0
-    message = "2 processes were launched, and each would train alone, on all rows."
-    lines = [line for line in done.stderr.splitlines() if message in line or "rank 1: " in line]
-    assert sorted(line.split(":")[0].strip() for line in lines) == ["- launch", "rank 1"]
-    assert not (tmp_path / "run" / "run.json").exists()

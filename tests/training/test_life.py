@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from contextlib import suppress
 from importlib.metadata import version
@@ -17,14 +14,11 @@ from accelerate import DistributedType
 from torch.utils.data import DataLoader
 from trl.trainer.utils import RepeatSampler
 
-from hf_rlhf.errors import RunFolderError
-from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.training import signals as stopping
 from hf_rlhf.training.generation_cycle import Boundary, Cycle
 from hf_rlhf.training.record_sections import sessions
 from hf_rlhf.training.signals import Stopping, Terminated
-from hf_rlhf.training.trackers import continued_tracker_run
 
 
 def pause(seconds: float) -> None:
@@ -70,12 +64,6 @@ def test_one_request_that_comes_twice_and_takes_the_launcher_along_leaves_the_sa
         monkeypatch.setattr(os, "getppid", lambda: 1)
         pause(0.8)
         assert stop.cause == "it got SIGTERM"
-
-
-def test_the_signal_that_comes_after_the_processes_have_agreed_does_not_break_the_save():
-    with Stopping(60.0) as stop:
-        stop.cause = "another process was asked to"
-        get_sigterm(0.1)
 
 
 @pytest.mark.parametrize("needed", [None, 9.0])
@@ -142,23 +130,6 @@ def test_a_launcher_that_ends_by_the_same_ctrl_c_does_not_break_the_save(monkeyp
             get_ctrl_c()
     assert signal.getsignal(signal.SIGINT) is before
     assert capfd.readouterr().err.count("interrupted: saving what is done") == 1
-
-
-def test_outside_the_main_thread_signals_are_left_alone():
-    before = signal.getsignal(signal.SIGTERM)
-    errors = []
-
-    def work() -> None:
-        try:
-            with Stopping(1.0):
-                assert signal.getsignal(signal.SIGTERM) is before
-        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert errors == []
 
 
 class Steps:
@@ -234,16 +205,6 @@ def test_a_save_inside_a_cycle_is_put_off_to_its_end():
     assert saved == [4, 8, 11]  # after the last step nothing is generated
 
 
-def test_a_request_during_a_save_stops_after_it():
-    stop = Stopping(5.0)
-    steps = Steps(stop)
-    steps.step()
-    steps.control.should_training_stop = False
-    stop.cause = "of a test"
-    steps.tell("on_save")
-    assert steps.control.should_training_stop
-
-
 @pytest.mark.parametrize("epoch", [0.0, 2.4])
 def test_a_resumed_run_gets_its_rows_in_the_order_of_its_epoch(epoch):
     """TRL's sampler draws the order of each epoch from a generator that begins anew."""
@@ -290,34 +251,3 @@ def test_sessions_tell_of_a_kill_and_of_what_changed():
         f"packages.torch: 1.0 -> {version('torch')}",
         "processes: 2 -> 1",
     ]
-
-
-def test_trackers_get_the_runs_own_name_and_the_environment_comes_back(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_RUN_ID", "mine")
-    monkeypatch.delenv("WANDB_RESUME", raising=False)
-    training = SimpleNamespace(run_name=None)
-    with continued_tracker_run(training, "0123456789", tmp_path / "tiny"):
-        assert training.run_name == "tiny-01234567"
-        assert os.environ["WANDB_RUN_ID"] == "mine"
-        assert os.environ["WANDB_RESUME"] == "allow"
-    assert "WANDB_RESUME" not in os.environ
-    with continued_tracker_run(training, "another", tmp_path / "other"):
-        assert training.run_name == "tiny-01234567"
-
-
-@pytest.mark.slow
-def test_a_folder_is_free_when_its_owner_was_killed_though_its_children_live(tmp_path):
-    code = (
-        "import os, sys, time, pathlib; from hf_rlhf.storage import locked_folder\n"
-        "with locked_folder(pathlib.Path(sys.argv[1])):\n"
-        "    if os.fork() == 0: time.sleep(20); os._exit(0)\n"
-        "    os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", code, tmp_path / "run"], check=False)
-    begun = time.monotonic()
-    while time.monotonic() - begun < 15:
-        # The child lets go of the lock as it begins to run, which a busy machine lets wait.
-        with suppress(RunFolderError), locked_folder(tmp_path / "run"):
-            return
-        time.sleep(0.1)
-    pytest.fail("the child of a process that was killed holds its folder")

@@ -18,7 +18,6 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.storage.checkpoints import valid_checkpoints
-from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.storage.record import load_record
 
 pytestmark = pytest.mark.slow
@@ -142,28 +141,6 @@ def test_the_worker_ends_with_its_launcher_and_the_same_command_goes_on(tiny_run
         assert reached % 4 == 0
         assert steps_of(tiny_run)[-1] == f"checkpoint-{reached}"
     assert [one.from_step for one in record.sessions][1] > 0
-
-
-def test_two_processes_end_with_a_message_when_the_folder_is_in_use(tiny_run, tmp_path):
-    tiny_run["per_device_train_batch_size"] = 4
-    path = tmp_path / "my.yaml"
-    path.write_text(RunFile.from_mapping(tiny_run).to_yaml())
-    with locked_folder(Path(tiny_run["output_dir"])):
-        done = subprocess.run(
-            [
-                *(*LAUNCH, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
-                *("-m", "hf_rlhf.train", "--config", path),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-    assert done.returncode != 0
-    assert f"is in use by process {os.getpid()} on" in done.stderr
-    assert "stopped, because the main process did" in done.stderr
-    assert "hf_rlhf/training/session.py" not in done.stderr  # no traceback of ours
-    assert steps_of(tiny_run) == []
 
 
 def test_evaluations_change_nothing_of_the_training(tiny_run, offer, tmp_path):

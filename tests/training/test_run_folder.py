@@ -4,8 +4,6 @@ import os
 import shutil
 import sys
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from accelerate import PartialState
@@ -15,22 +13,18 @@ from transformers import AutoTokenizer
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.config.packages import package_folder
-from hf_rlhf.contracts import Trainer
-from hf_rlhf.errors import BrokenPlugin, RunFolderError
+from hf_rlhf.errors import RunFolderError
 from hf_rlhf.models.contents import WRITTEN_BY_RUN
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.lock import OWNER_NAME, locked_folder
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.training import model_record
-from hf_rlhf.training.publication import Publication
 from hf_rlhf.training.record_sections import (
-    judges_section,
-    method_section,
     opening,
     reproduction,
 )
 from hf_rlhf.training.recorder import Recorder
-from hf_rlhf.training.run_folder import changed_settings, differences, previous_record
+from hf_rlhf.training.run_folder import differences, previous_record
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
 
@@ -54,13 +48,6 @@ def test_a_folder_has_one_owner_at_a_time(tmp_path):
     with locked_folder(folder):
         assert (folder / OWNER_NAME).exists()
     assert not (folder / OWNER_NAME).exists()
-
-
-def test_phases_are_compared_one_by_one():
-    old = {"phases": [{"name": "a", "rate": 1, "dataset": {"form": "x"}}, {"name": "b"}]}
-    new = {"phases": [{"name": "a", "rate": 2, "dataset": {"form": "x"}}, {"name": "b", "n": 3}]}
-    assert changed_settings(old, new) == ["phases.0.rate: 1 -> 2", "phases.1.n was added (3)"]
-    assert changed_settings({**old, "publish": 1, "evaluation": None}, old) == []
 
 
 @pytest.mark.parametrize(
@@ -117,14 +104,6 @@ def test_options_of_publish_that_the_run_file_lacks_stand_when_it_resumes(tiny_r
     assert recorder.record.publish | TOLD == recorder.record.publish
 
 
-def test_a_run_without_a_repository_prints_the_command_that_publishes_it(tiny_run, capsys):
-    run = resolved({**tiny_run, "output_dir": "my run"})
-    Publication(run, Recorder(run, PartialState())).publish()
-    printed = capsys.readouterr().out
-    assert "not published" in printed
-    assert "publish 'my run' --repo_id" in printed
-
-
 def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
     run = resolved(tiny_run)
     run.folder.mkdir()
@@ -142,17 +121,6 @@ def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
     run.dataset["train"] = run.dataset["train"].select(range(7))
     with pytest.raises(RunFolderError, match=r"rows.train: 8 -> 7"):
         previous_record(run)
-
-
-def test_facts_that_are_no_texts_are_the_trainers_fault(tiny_run):
-    class Counting(Trainer):
-        @classmethod
-        def card_facts(cls, run):
-            return {"Critics": 2}
-
-    run = SimpleNamespace(trainer_class=Counting, toolset=None)
-    with pytest.raises(BrokenPlugin, match=r"of Counting does not fit the card: facts\.Cri"):
-        method_section(run)
 
 
 @pytest.mark.parametrize(
@@ -173,30 +141,6 @@ def test_facts_that_are_no_texts_are_the_trainers_fault(tiny_run):
 def test_the_command_that_repeats_a_run_launches_it_alike(world, distributed, options):
     command = reproduction(["--plugin", "x"], world, distributed)
     assert " ".join(command) == f"accelerate launch {options} -m hf_rlhf.train --plugin x"
-
-
-def test_a_judges_usage_is_counted_on_over_restarts():
-    judge = SimpleNamespace(
-        describe=lambda: {"model": "m"}, usage=lambda: {"calls": 3, "cost": 0.5}
-    )
-    spec = SimpleNamespace(judges=[SimpleNamespace(label="main", name="openai")])
-    run = SimpleNamespace(judges={"main": judge}, spec=spec)
-    first = judges_section(run, {})
-    again = judges_section(run, {"main": first[0]["usage"]})
-    assert first[0]["usage"] == {"calls": 3, "cost": 0.5}
-    assert again[0]["usage"] == {"calls": 6, "cost": 1.0}
-    assert (again[0]["label"], again[0]["model"]) == ("main", "m")
-
-
-def test_samples_of_steps_that_are_done_again_are_forgotten(tmp_path: Path):
-    from hf_rlhf.training.progress import ShowProgress, read_samples
-
-    path = tmp_path / "samples.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    state = SimpleNamespace(global_step=2, max_steps=3, is_world_process_zero=True)
-    ShowProgress(None, tmp_path).on_train_begin(None, state, None)
-    assert read_samples(path) == [{"step": 1}, {"step": 2}]
-    assert path.read_text().endswith('{"step": 2}\n')
 
 
 REWARD = """
@@ -251,13 +195,6 @@ def test_what_has_changed_under_its_name_is_another_run(begun, tmp_path, change,
     with pytest.raises(RunFolderError, match=message) as refused:
         previous_record(resolved(begun))
     assert "Undo the change to resume that run" in str(refused.value)
-
-
-def test_a_comment_keeps_no_run_from_resuming(begun, tmp_path):
-    for name in ("my.py", "helpers.py"):
-        with (tmp_path / name).open("a") as file:
-            file.write("\n\n# a comment\n")
-    assert previous_record(resolved(begun)) is not None
 
 
 def test_what_need_not_change_the_training_is_recorded_and_printed(begun, tmp_path):

@@ -71,25 +71,6 @@ def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run, c
         train(config={**tiny_run, "learning_rate": 0.5})
 
 
-def test_a_crash_after_the_last_step_trains_no_further_one(tiny_run):
-    """transformers would: it looks whether training is over only after a step of an open epoch."""
-    tiny_run |= {"max_steps": 3, "evaluation": {"rows": 2}}
-    record = train(config=tiny_run)
-    folder = Path(tiny_run["output_dir"])
-    adapter = (folder / "adapter" / "adapter_model.safetensors").read_bytes()
-    write_record(record.model_copy(update={"status": "running", "evaluation": None}), folder)
-    (folder / "evaluation" / "after.json").write_text("of weights that are gone")
-    again = train(config=tiny_run)
-    assert again.status == "finished"
-    assert again.training.steps == 3
-    losses = [entry["step"] for entry in again.training.history if "loss" in entry]
-    assert losses == [1, 2, 3]
-    assert (folder / "adapter" / "adapter_model.safetensors").read_bytes() == adapter
-    assert again.evaluation.after == record.evaluation.after
-    asked = again.reward.judges[0]["usage"]["calls"]
-    assert asked >= record.reward.judges[0]["usage"]["calls"]
-
-
 @pytest.mark.smoke
 def test_two_processes_make_one_run(tiny_run, tmp_path):
     """One held-out row for two processes, and checkpoints that both write to."""
@@ -113,19 +94,6 @@ def test_two_processes_make_one_run(tiny_run, tmp_path):
     assert record.evaluation.rows == 1
     assert record.command[2:5] == ["--num_processes", "2", "--multi_gpu"]
     assert [path.name for path in valid_checkpoints(folder / "checkpoints")] == ["checkpoint-2"]
-
-
-def test_full_fine_tuning_has_no_adapter_and_the_card_says_so(tiny_run):
-    tiny_run["use_peft"] = False
-    for key in ("lora_r", "lora_target_modules"):
-        del tiny_run[key]
-    record = train(config=tiny_run)
-    folder = Path(tiny_run["output_dir"])
-    assert record.model.adapter is None
-    assert not (folder / "adapter").exists()
-    assert (folder / "merged" / "model.safetensors").exists()
-    assert record.model.saved == ["merged"]
-    assert "no adapter" in (folder / "README.md").read_text()
 
 
 @dataclass

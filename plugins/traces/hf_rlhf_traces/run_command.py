@@ -218,15 +218,14 @@ def _report_stop(step: str, argv: Sequence[str]) -> None:
 
 def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run: Path) -> None:
     """Print the time and counts of each step, the location of the results, and the verdict."""
-    from hf_rlhf.formatting import terminal_table
-    from hf_rlhf.training import clock
+    from hf_rlhf.formatting import duration, terminal_table
     from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
     cells = {account.step: account.cells() for account in accounts(store)}
     rows = []
     for step, time_s in seconds.items():
-        rows.append([step, clock(time_s), *cells.get(step, ())])
+        rows.append([step, duration(time_s), *cells.get(step, ())])
         if step == "build":
             rows += [[dataset, "", *cells[dataset]] for dataset in BUILT if dataset in cells]
     print()
