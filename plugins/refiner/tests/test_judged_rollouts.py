@@ -171,15 +171,6 @@ def test_turns_of_the_user_are_counted_where_the_user_looks(
     assert "earlier_turns: 2, later_turns: 1" in shown
 
 
-def test_columns_are_mapped(tmp_path: Path) -> None:
-    row = rollout("x")
-    row["run"] = {"reply": row.pop("response")}
-    row["gold"] = row.pop("expected_answer")
-    columns = {"response": "run.reply", "expected_answer": "gold"}
-    loaded = load(tmp_path, row, columns=columns)
-    assert loaded.dataset["train"]["expected_answer"][0] == "1900"
-
-
 @real
 @pytest.mark.parametrize("cap", [512, 6144])
 def test_ten_real_rollouts_fit_the_cap(cap: int) -> None:

@@ -73,7 +73,7 @@ def piece(rng, problem):
     return rng.choice([tagged, tagged, tagged, f" {text} ", "<b>", "\n"])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_answer_found_is_paid_more_than_the_honest_one_of_equal_content(seed):
     rng = random.Random(seed)
     problem = next(stream(rng, "train"))
