@@ -103,6 +103,7 @@ with arrow_cache() as cache:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing(cache: Path) -> None:
     before = set(cache.rglob("*"))
     process = subprocess.Popen(

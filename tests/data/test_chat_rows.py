@@ -284,7 +284,7 @@ spoilt = st.one_of(
     share=st.sampled_from([None, 0.3]),
     cap=st.sampled_from([None, 4]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_nothing_is_silently_lost(
     tmp_path_factory: Any,
     rows: list[Any],

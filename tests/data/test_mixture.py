@@ -42,7 +42,7 @@ def mixed(*sources: MixedSource, **options: Any) -> Any:
     return mixture(entries, **options)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 300), st.floats(1, 100)), min_size=2, max_size=5))
 def test_shares_are_met_to_half_a_row_and_no_row_is_used_twice(
     given_sources: list[tuple[int, float]],

@@ -56,6 +56,7 @@ def test_every_transcript_is_given_back_to_the_letter_or_listed(tmp_path: Path) 
             assert "\n\nAssistant:" not in one[name]
 
 
+@pytest.mark.slow
 def test_gsm8k_and_its_overlap_is_found() -> None:
     loaded = load(sft, "gsm8k/train.jsonl")
     assert (loaded.report["schema"], loaded.report["kept"]) == ("question_answer", 7473)
@@ -66,6 +67,7 @@ def test_gsm8k_and_its_overlap_is_found() -> None:
     assert {"answer", "ground_truth"} <= set(whole.dataset["train"].column_names)
 
 
+@pytest.mark.slow
 def test_every_conversation_with_tools_is_read() -> None:
     chat = type("Chat", (), {"chat_template": "x"})()
     path = "preference_demos/glaive_toolcall_en_demo.json"

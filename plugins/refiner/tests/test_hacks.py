@@ -200,7 +200,7 @@ def test_the_docs_show_the_measured_table(rows):
 
 
 def test_the_attacks_of_a_validation_spare_the_reward_and_find_a_planted_fault():
-    cases = list(refiner_attacks([]))
+    cases = list(refiner_attacks([]))[::3]
     columns = {name: [case.columns[name] for case in cases] for name in cases[0].columns}
 
     def paid_more(reward):
