@@ -126,7 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer `/v1/models`."""
-        self._answer("/v1/models", self._models)
+        data = [{"id": name, "object": "model"} for name in self.server.model.adapters]
+        body = {"object": "list", "data": data}
+        self._answer("/v1/models", lambda: self._json(200, body))
 
     def do_POST(self) -> None:
         """Answer `/v1/chat/completions`."""
@@ -155,10 +157,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(400, str(error))
         except ConnectionError:  # the client disconnected
             self.close_connection = True
-
-    def _models(self) -> None:
-        data = [{"id": name, "object": "model"} for name in self.server.model.adapters]
-        self._json(200, {"object": "list", "data": data})
 
     def _body(self) -> bytes:
         # What a web page could send: a form, without asking first.

@@ -222,7 +222,6 @@ def test_structure_pays_honest_answers_and_says_what_it_does_not_check():
     fails = ScriptedJudge(lambda question: None)
     reward = EvidenceReliability(judge=fails, preset="structure")
     assert asyncio.run(reward([PROMPT], [HONEST])) == [1.0]
-    check_reward(reward, completions=[HONEST, *HACKS.values()], prompt=PROMPT)
     with pytest.raises(ConfigError, match="judged or structure"):
         EvidenceReliability(preset="form")
 

@@ -6,7 +6,6 @@ reward of 0, is only counted, because its meaning differs between sources.
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from hf_rlhf.data import BadRow
@@ -37,7 +36,8 @@ def without_wrong_answer(steps: tuple[Step, ...], noted: Noted) -> tuple[Step, .
 
     Raises BadRow if nothing is left to train on.
     """
-    if not any(isinstance(step, Answer) and _is_wrong(step) for step in steps):
+    kinds = [step.kind for step in steps if isinstance(step, Answer) and step.kind != RIGHT_ANSWER]
+    if not any(_WRONG.search(_OTHER.sub("", kind.lower())) for kind in kinds):
         return steps
     acts = [at for at, step in enumerate(steps) if isinstance(step, (Search, SearchResult))]
     if not acts:
@@ -48,15 +48,6 @@ def without_wrong_answer(steps: tuple[Step, ...], noted: Noted) -> tuple[Step, .
         *steps[:last],
         *(step for step in steps[last:] if not isinstance(step, (Answer, Reasoning))),
     )
-
-
-def _is_wrong(answer: Answer) -> bool:
-    return answer.kind is not RIGHT_ANSWER and bool(_WRONG.search(_letters(answer.kind)))
-
-
-@lru_cache(1024)
-def _letters(kind: str) -> str:
-    return _OTHER.sub("", kind.lower())
 
 
 def right_answers(fields: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -203,13 +202,12 @@ def as_prompt_completion(rows: "Dataset", form: str) -> "Dataset":
     turns = Features.from_arrow_schema(arrow_schema("summary_prefix"))
     both = {column: turns[column] for column in ("prompt", "completion")}
     features = Features({**{column: rows.features[column] for column in others}, **both})
-    split_reply = partial(_split_reply, form)
+
+    def split_reply(row: Mapping[str, Any]) -> dict[str, Any]:
+        prompt, completion = conversation(form, row)
+        return {"prompt": prompt, "completion": completion}
+
     return rows.map(split_reply, remove_columns=_RESHAPED[form], features=features)
-
-
-def _split_reply(form: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    prompt, completion = conversation(form, row)
-    return {"prompt": prompt, "completion": completion}
 
 
 def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:

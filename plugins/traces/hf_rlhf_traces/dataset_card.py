@@ -100,7 +100,7 @@ def render(store: Store, names: Sequence[str], facts: Mapping[str, Any]) -> str:
             for account in accounts(store)
             if account.step in steps
         ],
-        quotes=_quotes(store) if summarised else None,
+        quotes=store.report("split_summary") if summarised else None,
         notes=[(code(name), count(n), plain(why)) for name, n, why in _notes(store, steps, read)],
         questions=read["questions"],
         reading=reading,
@@ -120,12 +120,13 @@ def _template() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(code=code, count=count, fence=fence, table=_table)
+    environment.filters.update(
+        code=code,
+        count=count,
+        fence=fence,
+        table=lambda rows, *headings: markdown_table(headings, rows),
+    )
     return environment.get_template(TEMPLATE)
-
-
-def _table(rows: Sequence[Sequence[str]], *headings: str) -> str:
-    return markdown_table(headings, rows)
 
 
 def _metadata(counts: Mapping[str, Sequence[int]], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,11 +149,6 @@ def _metadata(counts: Mapping[str, Sequence[int]], facts: Mapping[str, Any]) -> 
         "configs": configs,
     }
     return {key: value for key, value in data.items() if value}
-
-
-def _quotes(store: Store) -> Mapping[str, Any] | None:
-    report = store.report("split_summary")
-    return report if report["quotes"] else None
 
 
 def _notes(

@@ -42,7 +42,9 @@ class Reading:
     def settings(self) -> dict[str, Any]:
         """Return the settings of the result, without the contents of the files."""
         return {
-            "files": [_absolute(file) for file in self.files],
+            "files": [
+                os.path.abspath(file) if os.path.exists(file) else file for file in self.files
+            ],
             **asdict(self.options),
             "validation_ratio": self.validation_ratio,
             "seed": self.seed,
@@ -106,10 +108,6 @@ def rejects_file(out: Path) -> Iterator[IO[bytes]]:
         os.replace(out / REFUSED, out / REJECTS)
     except OSError as error:
         raise RunFolderError(f"{out / REJECTS} cannot be written: {error.strerror}.") from error
-
-
-def _absolute(file: str) -> str:
-    return os.path.abspath(file) if os.path.exists(file) else file
 
 
 def _version(file: str, options: Options) -> dict[str, Any]:

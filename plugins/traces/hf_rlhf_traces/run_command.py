@@ -153,7 +153,7 @@ def _run_folder(folder: Path, options: Options) -> Path:
 
 def _eval_words(folder: Path, options: Options) -> list[str]:
     """Return the default models of the evaluation: the base and the trained model."""
-    if _has_option(options.get("eval", []), "--model"):
+    if any(word.partition("=")[0] == "--model" for word in options.get("eval", [])):
         return []
     run = _run_folder(folder, options)
     models = (f"{BASE}={_base(run)}", f"{run.name}={run}")
@@ -165,10 +165,6 @@ def _base(run: Path) -> str:
     config = load_record(run).config
     model, revision = str(config["model_name_or_path"]), config.get("model_revision")
     return f"{model}@{revision}" if revision and not Path(model).exists() else model
-
-
-def _has_option(words: Sequence[str], name: str) -> bool:
-    return any(word.partition("=")[0] == name for word in words)
 
 
 def _check_held_out(folder: Path, step: str) -> None:

@@ -331,12 +331,6 @@ def test_a_card_that_the_hub_would_refuse_is_not_written(store: Path) -> None:
     assert "license" not in opened.settings("card")
     with pytest.raises(PublishError, match="license: 'mine' is not one of"):
         run("push", store, "--repo_id", "you/rows", "--license", "mine", "--dry_run")
-    with pytest.raises(PublishError, match="license_name: `license: other` needs one"):
-        write_card(opened, {"license": "other"})
-    named = {"license_name": "my-licence", "license_link": "https://example.com/licence"}
-    write_card(opened, {"license": "other", **named})
-    head = yaml.safe_load((store / "datasets/README.md").read_text("utf-8").split("---\n")[1])
-    assert {name: head[name] for name in named} == named
     write_card(opened, {"license": "mit", "language": ["en"], "source": "By *hand*."})
     text = render(opened, ["steps"], opened.settings("card"))
     head = yaml.safe_load(text.split("---\n")[1])

@@ -21,7 +21,6 @@ from hf_rlhf_rollouts import (
     Step,
     Unknown,
     rollout_forms,
-    tagged,
 )
 from hf_rlhf_traces.build_command import _show_rows
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
@@ -123,27 +122,6 @@ def test_results_and_answers_of_rollouts_are_unwrapped_and_counted() -> None:
     )
     assert (found.trace.question, found.trace.id, found.trace.fields["model"]) == (Q, "resp_1", "m")
     assert found.noted["hidden_reasoning"] == found.noted["answer_echoes"] == 1
-
-
-def test_a_call_in_tags_hands_in_the_answer_too() -> None:
-    handed_in = {"name": "submit_answer", "arguments": {"answer": "France", "why": "it says so"}}
-    text = (
-        '<tool_call>{"name": "search", "arguments": {"query": "Paris"}}</tool_call>'
-        "<tool_response>In France.</tool_response>"
-        f"<tool_call>{json.dumps(handed_in)}</tool_call><tool_response>ok</tool_response>I am done."
-    )
-    found = read({"question": "Where is Paris?", "response": text})
-    assert found.trace.steps == (
-        Search("Paris"),
-        SearchResult((Document("", "In France."),)),
-        Answer("France", "answer"),
-    )
-    assert found.noted["answer_echoes"] == found.noted["answer_arguments_left_out.why"] == 1
-    for other in (
-        text.replace("submit_answer", "check_answer"),
-        text.replace('"answer": "France", "why": "it says so"', '"query": "France"'),
-    ):
-        assert read({"question": "Where is Paris?", "response": other}).trace.answer == "I am done."
 
 
 CHAT = [{"role": "system", "content": "You search."}, {"role": "user", "content": Q}]
@@ -527,16 +505,6 @@ def test_the_examples_of_the_docs_are_read_by_the_form_they_stand_under() -> Non
         assert found.trace.question == "Where is Paris?"
         assert found.trace.answer == "France"
         assert not found.noted["searches_without_result"]
-
-
-@pytest.mark.parametrize("unit", ["a", " ", "<answer></answer>"])
-def test_no_text_in_tags_takes_long_to_read(unit: str) -> None:
-    """Attributes, and the frame of a question, were looked for anew from each character."""
-    text = unit * (100_000 // len(unit))
-    assert tagged._FRAMED.match(f"<answer></answer>{text}") is None
-    if "<" not in text:
-        (step,) = tagged.steps_in(f"<search {text}>where</search>", Counter())
-        assert isinstance(step, Search)
 
 
 def test_the_names_in_rows_send_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

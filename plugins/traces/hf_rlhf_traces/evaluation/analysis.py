@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import RunFolderError
@@ -42,7 +41,10 @@ def load(store: Store) -> tuple[dict[str, Any], dict[TaskName, Samples]]:
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         for name, task in results["tasks"].items():
             samples[name] = {
-                model["label"]: _samples(folder / source / "samples.jsonl")
+                model["label"]: [
+                    json.loads(line)
+                    for line in (folder / source / "samples.jsonl").read_text("utf-8").splitlines()
+                ]
                 for key, models in results["models"].items()
                 for model, source in zip(models, task["results"][key]["folders"], strict=True)
             }
@@ -57,10 +59,6 @@ def load(store: Store) -> tuple[dict[str, Any], dict[TaskName, Samples]]:
         if split_digest(dataset, task["data"]["split"]) != task["data"]["sha256"]:
             raise RunFolderError(f"{dataset} has changed since {name} was evaluated. {again}")
     return results, samples
-
-
-def _samples(path: Path) -> list[Sample]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def depth_table(task: TaskName, samples: Samples) -> tuple[list[str], list[list[str]]]:

@@ -139,16 +139,13 @@ def is_valid(reply: Reply, form: Format) -> bool:
         return False
     if _unspaced(form.turn_text(reply.steps)) != _unspaced(reply.rest):
         return False
-    if any(_is_empty(step) for step in reply.steps):
+    texts = [step.query for step in reply.searches]
+    texts += [step.content for step in reply.steps if isinstance(step, Answer)]
+    if not all(text.strip() for text in texts):
         return False
     letters = {Reasoning: "r", Search: "s", Answer: "a"}
     order = "".join(letters[type(step)] for step in reply.steps if type(step) in letters)
     return re.fullmatch("(r*s)+|r*a", order) is not None
-
-
-def _is_empty(step: Step) -> bool:
-    text = {Search: "query", Answer: "content"}.get(type(step))
-    return text is not None and not getattr(step, text).strip()
 
 
 def _answer(reply: Reply, wanted: Reply, correct: Sequence[str]) -> Scores:
