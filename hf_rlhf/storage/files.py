@@ -29,9 +29,8 @@ def atomic_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Not tempfile: its files are private (0600), and a run folder is often shared.
-        handle = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        handle = os.open(temporary, flags, 0o666 if mode is None else mode)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
@@ -41,12 +40,9 @@ def atomic_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
         os.replace(temporary, target)
         sync_path(target.parent)
     except OSError as error:
-        # Errors of the block have no number or name another file.
-        if error.errno is None or error.filename not in (
-            None,
-            *map(str, (target.parent, temporary)),
-        ):
-            raise
+        own = (None, str(target.parent), str(temporary))
+        if error.errno is None or error.filename not in own:
+            raise  # an error of the block
         raise _unwritable(target, error) from error
     finally:
         temporary.unlink(missing_ok=True)
