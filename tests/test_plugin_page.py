@@ -76,31 +76,6 @@ def test_every_command_of_the_page_works(reader):
     assert "step 2/2" in trained
 
 
-def test_the_code_of_the_page_is_what_the_commands_make(reader):
-    folder, _ = reader
-    made = {
-        path.name: path.read_text()
-        for path in folder.rglob("*.*")
-        if path.is_file() and path.suffix in (".py", ".toml")
-    }
-    (manifest,) = blocks("toml")
-    assert manifest in made["pyproject.toml"]
-    reward, tests = blocks("python")
-    assert made["reward.py"].endswith(reward)
-    assert "check_reward" in tests
-    (folder / "tests" / "test_page.py").write_text(tests)
-    done = subprocess.run(
-        # The run by name is that of the package's own tests, which have been run.
-        [sys.executable, "-m", "pytest", "-q", "-k", "conforms", "tests/test_page.py"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder.parent / "site")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_the_trainer_of_the_page_keeps_the_contract(tmp_path, monkeypatch):
     from hf_rlhf.testing import check_trainer
 

@@ -119,12 +119,6 @@ for name in ("GLOBAL", "SLOT", "LATER"):
     for other in {"GLOBAL", "SLOT", "LATER"} - {name}:
         rest = rest.replace(other, "1.0")
     CASES[f"class: {name}"] = tuple(rest.replace(name, value) for value in ("{1.0}", "{-1.0}"))
-METHODS = """
-class R:
-    def up(self, completions, **_): return [1.0]
-    def down(self, completions, **_): return [-1.0]
-"""
-CASES["which method"] = (f"{METHODS}r = R().up", f"{METHODS}r = R().down")
 
 
 def found(text: str) -> dict[str, str]:
@@ -292,13 +286,3 @@ def before(script):
 def test_of_a_script_only_what_a_function_uses_counts(script, before, old, new, changed):
     after = script(old, new)
     assert {name for name in after if after[name] != before[name]} == changed
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_a_folder_of_pip_target_holds_no_code_of_the_user(tmp_path, monkeypatch, installed):
-    code_files._package_of.cache_clear()
-    (tmp_path / "carried.py").write_text("x = 1\n")
-    if installed:
-        (tmp_path / "carried-1.0.dist-info").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    assert (code_files.own_file("carried") is None) is installed

@@ -8,7 +8,6 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from hf_rlhf.config import load_component, registry
-from hf_rlhf.config.components import look_up
 from hf_rlhf.errors import AmbiguousPlugin, BrokenPlugin, UnknownPlugin
 
 
@@ -96,17 +95,6 @@ def test_a_mistyped_trainer_is_named_before_anything_heavy_is_imported(program, 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "did you mean 'refiner_grpo'?" in done.stderr
     assert done.stderr.splitlines()[-1] == "2"
-
-
-def test_a_package_that_is_installed_meanwhile_is_there_at_once(tmp_path, monkeypatch):
-    """In a notebook, say, where Python is not started anew."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UnknownPlugin):
-        registry.find("rewards", "late")
-    (folder := tmp_path / "acme_late-2.0.dist-info").mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-late\nVersion: 2.0\n")
-    (folder / "entry_points.txt").write_text("[hf_rlhf.rewards]\nlate = fractions:Fraction\n")
-    assert look_up("rewards", "late").origin["package"] == "acme-late"
 
 
 @pytest.fixture

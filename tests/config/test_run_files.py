@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_rlhf import train
 from hf_rlhf.config import RunFile, run_files
 from hf_rlhf.config.run_files import (
     choose_run_file,
@@ -74,38 +73,6 @@ def test_what_the_user_says_stays():
     assert card(*other, "--card", "{title: Mine}") == ({"title": "Mine"}, "")
     assert card(*other, given=["title"])[0] == {"title": "Tiny tastes"}
     assert card(*other, "--card", "null") == (None, "")
-
-
-def test_a_run_is_prepared_with_what_is_left(monkeypatch, capsys):
-    """By the command line and from Python; a run file of one's own is taken at its word."""
-    cards = []
-
-    class Stop(Exception):
-        pass
-
-    def prepare(file, *, plugin, python_keys):
-        cards.append(dict(file.values.get("card") or {}))
-        raise Stop
-
-    file = _shipped()
-
-    def choose(plugin, run, config):
-        return replace(file, shipped=None) if config else file
-
-    monkeypatch.setattr("hf_rlhf.runs.resolve.resolve_run", prepare)
-    monkeypatch.setattr("hf_rlhf.config.run_files.choose_run_file", choose)
-    other = {"dataset": {"name": "preference", "path": "mine.jsonl"}}
-    for arguments in (
-        {"overrides": ["--model_name_or_path", "me/model"]},
-        {**other, "card": {"title": "Mine"}},
-        {},
-        {"config": "mine.yaml", **other},
-    ):
-        with pytest.raises(Stop):
-            train("dpo", **arguments)
-    assert [each.get("title") for each in cards] == [None, "Mine", "Tiny tastes", "Tiny tastes"]
-    assert cards[1] == {"title": "Mine"}
-    assert capsys.readouterr().out.count("note: ") == 2
 
 
 def test_a_run_file_of_a_package_is_named_by_its_place():

@@ -44,25 +44,15 @@ def problems(run: dict[str, Any]) -> str:
 IN_TABLES = [
     ({"reward_weights": [-1.0]}, r"reward_weights: .*rewards\.<label>\.weight"),
     ({"do_eval": True}, "do_eval: .*a run trains and evaluates"),
-    ({"batch_eval_metrics": True}, "batch_eval_metrics: .*compute_metrics"),
-    ({"eval_steps": 0.0}, "eval_steps: should be greater than 0"),
-    ({"num_generations_eval": 0}, "num_generations_eval: should be greater than or equal to 1"),
-    ({"auto_find_batch_size": True}, "auto_find_batch_size: "),
-    ({"log_completions_hub_repo": "a/b", "log_completions": True}, "log_completions_hub_repo: "),
-    ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: "),
     ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy: "),
     ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: "),
     (
         {"max_completion_length": 0},
         r"max_completion_length: should be greater than or equal to 1, not `0`",
     ),
-    ({"top_p": 0.0}, "top_p: should be .*, not `0"),
     ({"learning_rate": float("nan")}, "learning_rate: should be finite, not `nan`"),
     ({"seed": 10**400}, "seed: should be less than or equal to 4294967295, not `10+"),
-    ({"lora_alpha": 0}, "lora_alpha: should be greater than or equal to 1, not `0`"),
-    ({"epsilon": -0.2}, "epsilon: should be .*, not `-0.2"),
     ({"max_steps": 0}, "max_steps: should be 1 or more, or -1 .*, not `0`"),
-    ({"save_total_limit": 0}, "save_total_limit: should be .*, not `0"),
     (
         {"warmup_steps": 1.5},
         "warmup_steps: should be a whole number, or a share below 1, not `1.5`",
@@ -74,19 +64,15 @@ IN_TABLES = [
 
 BUILT = [
     ({"save_strategy": "best"}, "save_strategy: "),
-    ({"model_init_kwargs": {"revision": "abc"}}, "model_init_kwargs: .*`model_revision: abc`"),
     (
         {"model_init_kwargs": {"attn_implementation": "eager"}},
         "model_init_kwargs: .*`attn_implementation: eager`",
     ),
     ({"attn_implementation": "bogus"}, "attn_implementation: .*bogus"),
     ({"lora_modules_to_save": ["bogus"]}, "lora_modules_to_save: names bogus"),
-    ({"lora_target_modules": ["lm_head"]}, "lora_target_modules: .*lm_head"),
     ({"generation_kwargs": {"bogus": 1}}, "generation_kwargs: .*bogus"),
-    ({"optim": "adamw_8bit"}, "optim: .*bitsandbytes"),
     ({"optim": "sgd", "optim_args": "momentum"}, "optim_args: "),
     ({"lr_scheduler_kwargs": {"bogus": 1}}, "lr_scheduler_kwargs: .*bogus"),
-    ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_type: .*min_lr"),
     ({"accelerator_config": {"split_batches": True}}, "accelerator_config: .*split_batches"),
     (
         {"activation_checkpointing": False, "gradient_checkpointing": True},

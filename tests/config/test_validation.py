@@ -1,5 +1,4 @@
 import enum
-import typing
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
@@ -83,28 +82,6 @@ def messages(target: Callable[..., Any], **arguments: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "result"),
-    [
-        (float, 3, 3.0),
-        (int | None, None, None),
-        (Path, "a/b", Path("a/b")),
-        (tuple[float, float], [0, 1], (0.0, 1.0)),
-        (frozenset[str], ["a"], frozenset({"a"})),
-        (dict[str, float], {"a": 1}, {"a": 1.0}),
-        (Literal["a", 1], 1, 1),
-        (Scheduler, "cosine", Scheduler.COSINE),
-        (Inner | None, {"depth": 2}, Inner(2)),
-        (Any, {"x": [1]}, {"x": [1]}),
-        (typing.Optional[typing.Union[int, str]], "x", "x"),  # noqa: UP007, UP045
-    ],
-)
-def test_fits(annotation: Any, value: Any, result: Any) -> None:
-    fitted = validate(value, annotation)
-    assert fitted == result
-    assert type(fitted) is type(result)
-
-
-@pytest.mark.parametrize(
     ("annotation", "value", "message"),
     [
         (int, "3", 'should be a whole number, not `"3"` (text).'),
@@ -162,12 +139,6 @@ def test_injected_arguments_are_neither_set_nor_missed() -> None:
     ]
     assert bind(adapter, {"path": "x"}, where=place, injected=["tokenizer"])[1] == []
     assert messages(adapter, path="x")[0].startswith("f.yaml tokenizer: is missing.")
-
-
-def test_keyword_catch_alls_take_anything() -> None:
-    bound, problems = bind(open_ended, {"path": "x", "extra": [1]}, where=place)
-    assert (bound, problems) == ({"path": "x", "extra": [1]}, [])
-    assert messages(open_ended, path=3) == ["f.yaml path: should be text, not `3`."]
 
 
 @dataclass

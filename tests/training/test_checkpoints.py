@@ -234,14 +234,6 @@ def test_room_is_made_of_checkpoints_only_where_the_run_file_limits_them(tmp_pat
     assert steps(tmp_path.glob("*")) == [2]
 
 
-def test_the_last_valid_checkpoint_is_never_given_up_for_the_next(tmp_path, room):
-    room.folders = 1
-    made(tmp_path, 2)
-    with pytest.raises(DiskError):
-        Saving(tmp_path, 3).step(keep=1)
-    assert steps(tmp_path.glob("*")) == [2]
-
-
 def test_when_training_is_done_its_weights_are_saved_rather_than_a_checkpoint(
     tmp_path, monkeypatch, capsys
 ):

@@ -102,20 +102,6 @@ def test_columns_that_the_dataset_lacks_are_named(folder):
     ) in problems(run)
 
 
-def test_a_trainers_own_preflight_is_asked(folder, offer):
-    from hf_rlhf.errors import Problem
-    from tests.columns_trainers import ColumnsSFT
-
-    class Careful(ColumnsSFT):
-        @classmethod
-        def preflight(cls, run):
-            yield Problem("max_length", f"{run.training.max_length} is too much.", "Less.")
-
-    offer("trainers", careful=Careful)
-    run = config(folder, "plain_sft", "x", max_length=99) | {"plugin": "careful"}
-    assert problems(run) == "my.yaml max_length: 99 is too much. Less."
-
-
 def test_an_adapter_writes_the_rows_that_it_rejects_beside_the_run(folder, offer):
     from tests.columns_trainers import demonstrations
 

@@ -10,9 +10,8 @@ import yaml
 from hf_rlhf.cli import main as hf_rlhf
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.rewards.judges import client
-from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.train import main as train_main
-from hf_rlhf.training import dry_run, speed
+from hf_rlhf.training import dry_run
 from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.speed import Speed
 from hf_rlhf_worlds.towns import tiny_world
@@ -63,21 +62,6 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
     (numbers,) = report.as_json()
     assert (numbers["steps"], numbers["seconds"], numbers["rows"]) == (2, 4.0, 8)
     assert len(numbers["findings"]) == len(report.findings) + len(found)
-
-
-def test_a_step_is_measured_outside_the_run_folder_or_not_at_all(tiny_run, monkeypatch):
-    """Iterative DPO writes to the run folder, and refuses fewer rows than an iteration takes."""
-    run = resolve_run(RunFile.from_mapping(tiny_run))
-    folders = []
-
-    def from_run(trial: Any) -> Any:
-        folders.append(trial.folder)
-        raise ValueError("128 rows are fewer than the 256 prompts of an iteration")
-
-    monkeypatch.setattr(run.trainer_class, "from_run", from_run)
-    assert speed.speed_of(run) is None
-    assert len(folders) == 1
-    assert run.folder not in (folders[0], *folders[0].parents)
 
 
 def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measuring):

@@ -293,14 +293,3 @@ def said(done: subprocess.CompletedProcess[str]) -> list[list[Any]]:
     """Return rank, world size, type and problems that each process of a launch said."""
     lines = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     return sorted(json.loads(line.removeprefix("SAID ")) for line in lines)
-
-
-def test_accelerate_on_the_cpu_starts_one_of_two(package):
-    script = (str(package / "say_launch.py"), "use_cpu")
-    ((_, world, kind, problems),) = said(
-        launched(package, "--cpu", "--num_processes", "2", *script)
-    )
-    assert (world, kind) == (1, "NO")
-    assert problems == ["`accelerate launch` was asked for several processes, but started one."]
-    ((*_, problems),) = said(launched(package, "--cpu", "--num_processes", "1", *script))
-    assert problems == []

@@ -7,16 +7,14 @@ from contextlib import suppress
 from importlib.metadata import version
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
 from accelerate import DistributedType
 from torch.utils.data import DataLoader
 from trl.trainer.utils import RepeatSampler
 
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.training import signals as stopping
-from hf_rlhf.training.generation_cycle import Boundary, Cycle
+from hf_rlhf.training.generation_cycle import Cycle
 from hf_rlhf.training.record_sections import sessions
 from hf_rlhf.training.signals import Stopping, Terminated
 
@@ -224,15 +222,6 @@ def test_a_resumed_run_gets_its_rows_in_the_order_of_its_epoch(epoch):
     cycle.on_train_begin(None, state, None, train_dataloader=resumed)
     assert order(resumed) == epochs[int(epoch)]
     assert order(resumed) == epochs[int(epoch) + 1]
-
-
-def test_random_states_are_put_back():
-    state = SimpleNamespace(global_step=3, num_input_tokens_seen=10)
-    boundary = Boundary.taken(state)
-    first = (torch.rand(1).item(), np.random.rand(), state.num_input_tokens_seen)
-    state.num_input_tokens_seen = 99
-    boundary.put_back(state)
-    assert (torch.rand(1).item(), np.random.rand(), state.num_input_tokens_seen) == first
 
 
 def test_sessions_tell_of_a_kill_and_of_what_changed():

@@ -15,7 +15,6 @@ import pytest
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.training.progress import (
     ShowProgress,
-    results_table,
     samples_table,
     summary,
 )
@@ -79,26 +78,6 @@ def test_that_every_completion_was_cut_is_said_once_and_why(tmp_path, capsys):
         progress.on_log(args, state, None, {"loss": 0.1, "completions/clipped_ratio": cut})
         notes = capsys.readouterr().out.count("note: every completion was cut at `max_completion_l")
         assert notes == (step == 2)
-
-
-def test_the_table_shows_no_interval_where_there_is_none():
-    def estimate(mean, low, high, n):
-        return {"mean": mean, "low": low, "high": high, "n": n}
-
-    found = {
-        "one": estimate(1.0, 1.0, 1.0, 1),
-        "alike": estimate(0.0, 0.0, 0.0, 1200),
-        "some": estimate(0.5, 0.25, 0.75, 4),
-    }
-    # Only the first is not of all four rows.
-    evaluation = {"rows": 4, "split": "test", "after": found, "difference": found}
-    table = results_table(RunRecord(evaluation=evaluation))
-    assert [*table.columns[-1].cells] == [
-        "+1.000 (one row)",
-        "0 (all 1,200 alike)",
-        "+0.500 [+0.250, +0.750]",
-    ]
-    assert [*table.columns[0].cells] == ["one (1 row)", "alike", "some"]
 
 
 def test_samples_of_training_are_shown_where_no_others_are():
