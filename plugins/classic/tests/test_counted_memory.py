@@ -59,15 +59,16 @@ def test_rows_of_a_prompt_are_counted_as_one_where_they_will_be(
         assert length == prompts * 99 + rows * 64, "completions begin with the prompt's last token"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "model", "how"),
     [
-        pytest.param("sft", "gemma3", {}, marks=pytest.mark.slow),
-        pytest.param("dpo", "gpt2", {"lora": True}, marks=pytest.mark.slow),
-        pytest.param("grpo", "qwen3", {"checkpointed": True}, marks=pytest.mark.slow),
-        pytest.param("ppo", "llama", {"lora": True, "dtype": "bfloat16"}, marks=pytest.mark.slow),
-        pytest.param("reward", "llama", {}, marks=pytest.mark.slow),
-        pytest.param("sft", "qwen3", {"settings": EVALUATED}, marks=pytest.mark.slow),
+        ("sft", "gemma3", {}),
+        ("dpo", "gpt2", {"lora": True}),
+        ("grpo", "qwen3", {"checkpointed": True}),
+        ("ppo", "llama", {"lora": True, "dtype": "bfloat16"}),
+        ("reward", "llama", {}),
+        ("sft", "qwen3", {"settings": EVALUATED}),
     ],
 )
 def test_no_count_is_low_or_far_off(memory, models, tmp_path, trainer, model, how):

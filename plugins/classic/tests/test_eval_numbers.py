@@ -9,7 +9,7 @@ from hf_rlhf.contracts import Question
 from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.testing.judges import ScriptedJudge, no_answer
 from hf_rlhf_classic.evaluation.compare import Pair, compare, position_bias
-from hf_rlhf_classic.evaluation.estimators import k1, k3, tally
+from hf_rlhf_classic.evaluation.estimators import k1, k3
 from hf_rlhf_classic.evaluation.spec import Compare
 from hf_rlhf_classic.evaluation.task import K1, K3, LOGGED, kl_ratios, reward_spread
 
@@ -21,12 +21,6 @@ def test_both_estimators_average_to_the_kl():
     assert float((p * k1(np.log(p), np.log(q))).sum()) == pytest.approx(kl)
     assert float((p * k3(np.log(p), np.log(q))).sum()) == pytest.approx(kl)
     assert (k3(np.log(p), np.log(q)) >= 0).all()
-
-
-def test_what_nobody_judged_is_counted_and_decides_nothing():
-    assert tally([1.0, None, 0.0, None])["not_judged"] == 2
-    assert tally([1.0, None])["win_rate"] == 1.0
-    assert tally([None])["win_rate"] is None
 
 
 def _evaluation(totals, k1_sums=(), tokens=(), per_prompt=2):

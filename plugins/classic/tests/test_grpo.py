@@ -9,7 +9,7 @@ from hf_rlhf.evaluation.held_out import measure_in_training
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.training import open_session
 from hf_rlhf.training.trial import try_rewards
-from hf_rlhf_classic.grpo import FLAT, GroupTrainer, TellFlatGroups
+from hf_rlhf_classic.grpo import FLAT, GroupTrainer
 from hf_rlhf_classic.rloo import LeaveOneOutTrainer
 
 SETTINGS = {
@@ -142,13 +142,6 @@ def test_rewards_that_differ_are_not(run, capsys):
     first, second, *_ = trainer.state.log_history
     assert (first[FLAT], first["kl"]) == (0.0, pytest.approx(0, abs=1e-5))
     assert min(first["entropy"], second["kl"], second["reward_std"]) > 0
-
-
-@pytest.mark.parametrize(("before", "told"), [([0.5], 0), ([1.0] * 9, 1), ([1.0] * 3, 0)])
-def test_the_note_counts_what_was_logged_before(before, told, capsys):
-    state = TrainerState(log_history=[{FLAT: share} for share in (*before, 1.0)])
-    TellFlatGroups().on_log(None, state, None, {FLAT: 1.0})
-    assert capsys.readouterr().out.count("so nothing is learned") == told
 
 
 def test_the_batch_is_said_in_prompts(run):

@@ -9,7 +9,6 @@ from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf_classic.likelihood import likelihoods
 from hf_rlhf_classic.sft import SupervisedTrainer, encoder
 
 MODEL = "package://hf_rlhf_classic/tiny_sft"
@@ -91,17 +90,6 @@ def test_held_out_rows_are_cut_however_training_rows_are_packed(run, strategy):
     )
     cut = {split: sum(one.cut.values()) for split, one in counts.items()}
     assert cut == {"train": int(strategy == "bfd"), "test": 1}
-
-
-def test_the_loss_is_the_mean_over_the_tokens_of_responses(run):
-    prepared = run(CHAT, per_device_train_batch_size=8)
-    trainer = SupervisedTrainer.from_run(prepared)
-    model, encode = trainer.model.eval(), encoder(prepared)
-    with torch.no_grad():
-        loss = trainer.compute_loss(model, next(iter(trainer.get_train_dataloader()))).item()
-    found = likelihoods(model, [encode(row) for row in CHAT], prepared.tokenizer)
-    by_token = [value for one in found for value in one.log_probs]
-    assert loss == pytest.approx(-sum(by_token) / len(by_token), abs=1e-5)
 
 
 def test_held_out_metrics_are_those_of_the_models_own_loss(run):

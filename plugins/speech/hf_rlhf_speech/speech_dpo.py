@@ -29,9 +29,6 @@ from hf_rlhf_speech.rewards.models import AutoMos
 from hf_rlhf_speech.samples import BY_STYLE, LISTEN, gains_by_style, write_samples
 from hf_rlhf_speech.world.quality import references
 
-_CLIP_BYTES = 2_500_000
-"""Disk size of two clips of at most 30 s and their picture."""
-
 
 @dataclass
 class SpeechDPOConfig(IterativeDPOConfig):
@@ -89,11 +86,6 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
         """Return clean speech for a line of the world, in the codec `embedded`, else nothing."""
         line = str(row.get("reference"))
         return [render_line(line, {}, 0)] if line in references() else []
-
-    @classmethod
-    def extra_disk_bytes(cls, run: Run) -> int:
-        """Return the size of the iterations and of the clips."""
-        return super().extra_disk_bytes(run) + _CLIP_BYTES * int(run.training.clips)
 
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
