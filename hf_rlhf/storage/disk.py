@@ -13,7 +13,7 @@ from hf_rlhf.errors import DiskError, HfRlhfError, causes
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # torch's zip writer reports a short write without the cause.
 _WRITER_TEXTS = ("unexpected pos", "PytorchStreamWriter failed", "iostream error")
-_SQLITE = {8: "is read-only", 10: "I/O error", 13: "is full", 14: "cannot be opened"}
+_SQLITE = (8, 10, 13, 14)  # read-only, I/O error, full, cannot be opened
 _TOKEN = 110  # bytes of tokenizer.json for one token: 75 (Qwen3) to 134 (Llama 3)
 _SMALL = 64 * 1024  # configuration, state, random states, and the last block of each file
 # State values of optimizers per trained number, if not AdamW's two.
@@ -127,7 +127,7 @@ def _failure(error: BaseException) -> str | None:
         return os.strerror(error.errno) + label
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in _SQLITE:
-        return f"a database {_SQLITE[code & 0xFF]} ({error})"
+        return f"a database: {error}"
     text = str(error)
     for number in _UNWRITABLE:
         # Messages of Rust and torch.

@@ -139,7 +139,7 @@ def new_record(**sections: Any) -> RunRecord:
 
 def now() -> str:
     """Return the current time for the record: ISO 8601, UTC, whole seconds."""
-    return datetime.now(UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def write_record(record: RunRecord, run_dir: str | os.PathLike[str]) -> Path:

@@ -253,7 +253,7 @@ def _without_flag_values(words: list[Any]) -> list[Any]:
             after_flag = False
             continue
         name, equals, _ = word.partition("=") if isinstance(word, str) else ("", "", "")
-        is_flag = name.startswith("--") and _names_secret(name.lstrip("-").rpartition(".")[2])
+        is_flag = name.startswith("--") and _names_secret(name.lstrip("-"))
         redacted.append(f"{name}={REDACTED}" if is_flag and equals else word)
         after_flag = is_flag and not equals
     return redacted
