@@ -12,7 +12,7 @@ from hf_rlhf.storage import atomic_write_text, redact_secrets
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.rows import BUILT_BY, DATASETS, ROWS, fields_of
-from hf_rlhf_traces.shards import SPLITS, row_count, shard_files
+from hf_rlhf_traces.shards import SPLITS, shard_files
 from hf_rlhf_traces.store import Store
 
 CARD = "README.md"
@@ -72,8 +72,8 @@ def render(store: Store, names: Sequence[str], facts: Mapping[str, Any]) -> str:
 
     Raises PublishError for values that the Hub does not accept.
     """
-    folder = store.folder / "datasets"
-    counts = {name: [row_count(folder / name, split) for split in SPLITS] for name in names}
+    samples = {name: store.report(BUILT_BY[name])["samples"] for name in names}
+    counts = {name: [each[split] for split in SPLITS] for name, each in samples.items()}
     read, reading = store.report("build"), store.settings("build")
     steps = ["build", *dict.fromkeys(BUILT_BY[name] for name in names)]
     summarised = ["summarize"] if "split_summary" in steps else []

@@ -214,8 +214,9 @@ def _report_stop(step: str, argv: Sequence[str]) -> None:
 
 def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run: Path) -> None:
     """Print the time and counts of each step, the location of the results, and the verdict."""
+    from rich.console import Console
+
     from hf_rlhf.formatting import duration, terminal_table
-    from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
     cells = {account.step: account.cells() for account in accounts(store)}
@@ -225,7 +226,8 @@ def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run:
         if step == "build":
             rows += [[dataset, "", *cells[dataset]] for dataset in BUILT if dataset in cells]
     print()
-    console().print(terminal_table(("step", "time", "in", "kept", "left out"), rows, "Steps"))
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(terminal_table(("step", "time", "in", "kept", "left out"), rows, "Steps"))
     print(f"plot: {store.folder / 'eval' / 'results.png'}")
     print(f"model: {run} (card: README.md, weights: merged)")
     if chosen.repo_id:

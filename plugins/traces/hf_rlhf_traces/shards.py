@@ -68,13 +68,6 @@ def split_digest(folder: Path, *splits: str) -> str:
     return hashlib.sha256(b"".join(bytes.fromhex(file_digest(path)) for path in paths)).hexdigest()
 
 
-def row_count(folder: Path, split: str) -> int:
-    """Return the number of rows of a split."""
-    import pyarrow.parquet as pq
-
-    return sum(int(pq.read_metadata(path).num_rows) for path in shard_files(folder, split))
-
-
 def dataset_rows(
     folder: Path, split: str, columns: Sequence[str] | None = None
 ) -> Iterator[dict[str, Any]]:

@@ -2,20 +2,6 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_WIDTH = 120
-"""Width of a table outside a terminal."""
-
-
-def console() -> "Console":
-    """Return the console for tables."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def no_bars_of_datasets() -> None:
