@@ -1,6 +1,6 @@
 """The scripts that also serve the judge and generate, on one machine and on two.
 
-`vllm` is a stand-in: a scripted judge that answers on the port it is started with.
+`vllm` is a stand-in that answers on the port it is started with.
 """
 
 import json
@@ -19,17 +19,18 @@ from hf_rlhf.cli.launch import launch_configs
 from tests.launched.environment import launch_environment
 
 VLLM = """
-import json, os, sys, time
+import json, os, sys, threading, time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from hf_rlhf.testing.scripted_server import ScriptedServer
 words, folder = sys.argv[1:], Path(__file__).parent
-if (folder / "broken").exists():
-    sys.exit("no kernel image is available")
 names = ("CUDA_VISIBLE_DEVICES", "VLLM_SERVER_DEV_MODE")
 environment = {name: os.environ.get(name, "") for name in names}
 with (folder / "served").open("a") as file:
     file.write(json.dumps([environment, words]) + "\\n")
-with ScriptedServer(models=[words[1]], port=int(words[words.index("--port") + 1])):
+(folder / "health").touch()  # which it serves
+port = int(words[words.index("--port") + 1])
+with ThreadingHTTPServer(("127.0.0.1", port), SimpleHTTPRequestHandler) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     while not (folder / "stop").exists():
         time.sleep(0.1)
 """
