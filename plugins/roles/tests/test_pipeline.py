@@ -188,8 +188,6 @@ print(sorted(model.peft_config), model.active_adapter)
         "1",
         "['data_insight', 'writer'] writer",
     ]
-    base = Path(online.hf_hub_download("demo/tiny", "README.md", local_dir=tmp_path / "base"))
-    assert "A base model of adapters" in base.read_text()
     of_writer = online.hf_hub_download("demo/team-writer", "README.md", local_dir=tmp_path / "w")
     assert f"[`demo/tiny`]({online.endpoint}/demo/tiny)" in Path(of_writer).read_text()
     capsys.readouterr()
