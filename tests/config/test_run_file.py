@@ -356,7 +356,6 @@ def test_what_yaml_is_not_read(text: str, message: str) -> None:
     ("written", "value"),
     [
         ("1e-5", 1e-5),
-        ("-.5", -0.5),
         ("010", 10),
         ("0x1F", 31),
         ("~", None),
@@ -365,9 +364,7 @@ def test_what_yaml_is_not_read(text: str, message: str) -> None:
         ("12:30", "12:30"),
         ("1_000", "1_000"),
         ("2026-01-31", "2026-01-31"),
-        ("0b1", "0b1"),
         ("-", "-"),
-        ("nan", "nan"),
         ('"\\ud83d\\ude00"', "\U0001f600"),
         ("!!str 1", "1"),
         ("!!float 1", 1.0),
