@@ -257,7 +257,7 @@ def test_a_required_check_that_fails_stops_it():
         ({"signals": [{"name": "conciss"}]}, r"yaml:\d+ signals.0.name: .*'concise'"),
         (
             {"criteria": {"good": {"means": "m", "grade": {"judge": "j"}}}},
-            r"yaml:\d+ criteria.good.grade.judge: no judge is labelled 'j'.*Declare it",
+            r"yaml:\d+ criteria.good.grade.judge: no judge is labelled 'j'",
         ),
         ({"survival": {"run": "grpo"}}, r"criteria.good.grade: is `data`.*survival: null"),
         ({"test_share": 0.01}, r"test_share: leaves 59 prompts to fit on and 1 to test on"),
