@@ -110,7 +110,7 @@ def _write(
                 file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
                 bar.update()
             _count(outcome, counts, failed)
-            bar.set_postfix(failed=failed.total(), cost=summarizer.usage().get("cost", 0))
+            bar.set_postfix(failed=failed.total(), refresh=False)
 
         summarizer.summarize_all(samples(), save)
     return counts, failed
