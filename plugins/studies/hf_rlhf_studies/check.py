@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf import ConfigError, HfRlhfError, Problem, RunFolderError
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import problems_of_several
+from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import TaskStatus
 from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_studies.folder import StudyFolder
@@ -50,7 +51,7 @@ def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> None:
         "/".join(filter(None, key)): [Problem(*problem) for problem in plan["problems"]]
         for key, plan in plans.items()
     }
-    if problems := problems_of_several(wrong):
+    if problems := problems_of_several(wrong) or list(_metric_problems(runs, plans)):
         raise ConfigError(problems)
     for key, cell in chosen.items():
         _check_rows(folder, cell, plans[key]["rows"])
@@ -75,6 +76,23 @@ def _plans(runs: Runs, files: Sequence[RunFile]) -> list[dict[str, Any]]:
             raise HfRlhfError(f"The cells could not be checked:\n{end}")
         plans: list[dict[str, Any]] = json.loads(answer.read_text(encoding="utf-8"))
         return plans
+
+
+def _metric_problems(
+    runs: Runs, plans: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> Iterator[Problem]:
+    """Yield the metrics that no cell will measure, where all cells are known to the plans."""
+    study = runs.study.file
+    complete = {(cell.block, cell.condition) for cell in runs.study.cells()} == set(plans)
+    by_plan = [plan["metrics"] for plan in plans.values()]
+    if study.measure is not None or not complete or None in by_plan:
+        return
+    measured = dict.fromkeys(name for names in by_plan for name in names)
+    wanted = [*study.metrics, *(question.metric for question in study.questions)]
+    wanted += [name for c in study.controls for name in (c.rises.removeprefix("-"), c.falls)]
+    for name in dict.fromkeys(name for name in wanted if name not in measured):
+        fix = f"Measured: {', '.join(measured)}."
+        yield Problem("metric", f"`{name}` is not measured.", fix)
 
 
 def _check_rows(folder: StudyFolder, cell: Cell, rows: str | None) -> None:
@@ -106,10 +124,10 @@ def main(request: str, answer: str) -> int:
 
 
 def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
-    """Return the `problems` of a run file, and the digest of its held-out `rows`.
+    """Return the `problems` of a run file, the digest of its held-out `rows`, and its `metrics`.
 
-    A problem is its location, the text, and the cure. With `held_out` the run has to measure
-    something.
+    A problem is its location, the text, and the cure. `metrics` is null where the trainer does not
+    list its own. With `held_out` the run has to measure something.
     """
     from hf_rlhf.data import rows_digest
     from hf_rlhf.runs import resolve_run
@@ -125,7 +143,12 @@ def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
         fix = "Add an `evaluation` section; it may be as short as `evaluation: {rows: 100}`."
         return {"problems": [["evaluation", "is missing: a study compares what it measures.", fix]]}
     rows = rows_digest(run.dataset[evaluation.split]) if evaluation else None
-    return {"problems": [], "rows": rows}
+    trainer: Any = run.trainer_class
+    parts = [*run.reward.rewards, *run.reward.gates] if run.reward else []
+    metrics = [TOTAL, *(part.label for part in parts), "completion_tokens", "truncated"]
+    metrics += trainer.held_out_metrics
+    unlisted = trainer.measures_held_out() and not trainer.held_out_metrics
+    return {"problems": [], "rows": rows, "metrics": None if unlisted else metrics}
 
 
 if __name__ == "__main__":

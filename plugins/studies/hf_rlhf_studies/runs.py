@@ -326,6 +326,9 @@ def base_run_file(study: Study) -> RunFile:
     """Return the run file that a study names. Raises ConfigError when there is none."""
     run = study.file.run
     if isinstance(run, Mapping):
+        if "output_dir" in run:
+            where = f"{study.source.name} run output_dir"
+            raise ConfigError([Problem(where, "is set by the study.", GIVEN["output_dir"])])
         return RunFile.from_mapping(run, study.source.name)
     if run.endswith((".yaml", ".yml")):
         return RunFile.read(study.source.parent / run)

@@ -47,7 +47,7 @@ import json, pathlib, re, sys
 
 if sys.argv[1:3] == ["-m", "hf_rlhf_studies.check"]:
     files = json.loads(pathlib.Path(sys.argv[3]).read_text())["files"]
-    plan = {"problems": [], "rows": None}
+    plan = {"problems": [], "rows": None, "metrics": None}
     pathlib.Path(sys.argv[4]).write_text(json.dumps([plan] * len(files)))
 elif sys.argv[1:3] == ["-m", "hf_rlhf.train"]:
     text = pathlib.Path(sys.argv[4]).read_text()

@@ -31,7 +31,9 @@ arguments = sys.argv[3:]
 here = pathlib.Path(__file__).parent
 if sys.argv[2] == "hf_rlhf_studies.check":
     request = json.loads(pathlib.Path(arguments[0]).read_text())
-    plan = {"rows": "others" if (here / "others").exists() else "r"}
+    plan = {"rows": "others" if (here / "others").exists() else "r", "metrics": None}
+    if (here / "metrics").exists():
+        plan["metrics"] = json.loads((here / "metrics").read_text())
     plans = []
     for name, values, folder in request["files"]:
         wrong = [["my.yaml:3 beta", "is wrong.", "Fix it."]] if (here / "all").exists() else []
@@ -273,3 +275,12 @@ def test_a_sweep_that_is_killed_goes_on_and_ends_in_a_table(tiny_run, tmp_path, 
     assert "step 1/6" in log
     assert "step 3/6" not in log
     assert not (first / "checkpoints" / "README.md").exists()
+
+
+def test_a_metric_that_nothing_measures_is_refused_before_any_run(sweep, tmp_path):
+    options = ["--vary", "learning_rate=1", "--metric", "total", "--metric"]
+    (tmp_path / "metrics").write_text('["total", "refiner"]')
+    with pytest.raises(ConfigError, match="`refinr` is not measured. Measured: total, refiner"):
+        sweep(*options, "refinr")
+    assert ran(tmp_path) == []
+    assert sweep(*options, "refiner", "--dry_run") == 0
