@@ -211,7 +211,7 @@ class Ledger:
         return [*dict.fromkeys(due), step]
 
     def _relative(self, path: Path) -> str:
-        return (path.relative_to(self.folder) if path.is_absolute() else path).as_posix()
+        return path.as_posix().removeprefix(f"{self.folder.as_posix()}/")
 
     def _output_digests(self, names: Any) -> dict[str, Any]:
         """Return digests of a file, or of each file in a folder, by name."""

@@ -147,9 +147,7 @@ def disk_error(
     if isinstance(error, DiskError):
         message = str(error)
     elif (reason := write_failure(error)) is not None:
-        message = (
-            f"A write to disk failed: {reason}. {folder} has {human(free_bytes(folder))} free."
-        )
+        message = f"A write failed: {reason}. {folder} has {human(free_bytes(folder))} free."
     else:
         return None
     if command is None:

@@ -31,6 +31,9 @@ def atomic_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
         # Not tempfile: its files are private (0600), and a run folder is often shared.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         handle = os.open(temporary, flags, 0o666 if mode is None else mode)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
@@ -40,8 +43,7 @@ def atomic_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
         os.replace(temporary, target)
         sync_path(target.parent)
     except OSError as error:
-        own = (None, str(target.parent), str(temporary))
-        if error.errno is None or error.filename not in own:
+        if error.errno is None or error.filename not in (None, str(temporary)):
             raise  # an error of the block
         raise _unwritable(target, error) from error
     finally:

@@ -68,7 +68,7 @@ _PATTERNS = (
 
 _SIGNS = re.compile("(?i)hf_|api_org_|sk-|gh[pousr]_|github_pat_|A[KS]IA|bearer|basic|://|[?&]")
 """In every text with one of these patterns; most texts have none."""
-_SHORTEST_IN_SOURCE = 6
+_SHORTEST_IN_SOURCE = 8  # with its quotes
 _STRINGS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None))  # since Python 3.12
 _NAME = r"(?<![A-Za-z0-9_])([A-Za-z_][\w-]{0,99}+)"
 """Bounded, and matched from the first letter only: a file may contain long runs of letters."""
@@ -108,8 +108,7 @@ def redact_source(text: str) -> str:
             continue
         for each in reversed([each for each in statement if each.type in _STRINGS]):
             (first, begin), (last, stop) = each.start, each.end
-            is_long = len(each.string) >= _SHORTEST_IN_SOURCE + 2
-            if is_long and not _is_secret(each.string.strip("\"'")):
+            if len(each.string) >= _SHORTEST_IN_SOURCE and not _is_secret(each.string.strip("\"'")):
                 new = f'"{REDACTED}"' if each.type == tokenize.STRING else REDACTED
                 lines[first - 1 : last] = [lines[first - 1][:begin] + new + lines[last - 1][stop:]]
 

@@ -16,6 +16,7 @@ from hf_rlhf.monitoring.monitor import Monitor
 from hf_rlhf.storage.checkpoints import (
     MANIFEST,
     discard_unsealed,
+    flaw,
     is_valid,
     newest_intact,
     prune,
@@ -133,12 +134,11 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         """Return None if a checkpoint of about `size` bytes fits, else the shortage."""
         folder = Path(args.output_dir)
         leftover = folder / f"checkpoint-{state.global_step}"
-        if leftover.exists() and not is_valid(leftover):
+        if flaw(leftover):
             delete(leftover, first=MANIFEST)  # do not seal files of another save with it
         if valid := valid_checkpoints(folder):
             size = taken_bytes(valid[-1])
         size = int(size * 1.02) + 2**18
-
         if free_bytes(folder) < size:
             discard_unsealed(folder)
             if self.keep:

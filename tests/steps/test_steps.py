@@ -101,6 +101,15 @@ def test_a_changed_or_missing_output_makes_a_step_stale(work, spoil, reason):
     assert Ledger(work.folder).reasons("train") == ["step read is not up to date"]
 
 
+def test_outputs_are_compared_in_a_folder_with_a_relative_name_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("here").mkdir()
+    work = Work(Path("here"))
+    work.run()
+    Path("here/rows.txt").unlink()
+    assert Ledger(Path("here")).reasons("read") == ["output rows.txt was removed"]
+
+
 def test_a_failed_step_is_done_again(work):
     work.fails = True
     with pytest.raises(DataError, match="row 2"):

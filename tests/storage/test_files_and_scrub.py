@@ -57,6 +57,12 @@ class TestAtomicWrite:
         assert modes == [0o600]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
+    @pytest.mark.parametrize("path", ["file/x", "file/sub/x", "x" * 300])
+    def test_a_file_that_cannot_be_made_is_named(self, tmp_path, path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(RunFolderError, match=f"{path} cannot be written"):
+            atomic_write_text(tmp_path / path, "y")
+
     def test_keeps_permissions(self, tmp_path):
         path = tmp_path / "x"
         path.write_text("")

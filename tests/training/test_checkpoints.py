@@ -180,6 +180,8 @@ def test_a_checkpoint_with_a_foreign_file_is_skipped(tmp_path, capsys):
     (checkpoint / "pytorch_model.bin").write_bytes(b"of something else")
     assert newest_valid(tmp_path) == tmp_path / "checkpoint-1"
     assert "pytorch_model.bin not in its manifest.json" in capsys.readouterr().out
+    Saving(tmp_path, 2).step()
+    assert not checkpoint.exists()  # or the next manifest would list that file
 
 
 def test_processes_that_do_not_see_one_folder_do_not_resume_apart(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from hf_rlhf_traces.options import (
     count,
     json_object,
     number_type,
+    ratio,
     share,
     verb_parser,
 )
@@ -133,7 +134,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument(
         "--validation_ratio",
-        type=share,
+        type=ratio,
         default=0.1,
         metavar="SHARE",
         help="of the questions, held out of all datasets; default: %(default)s",

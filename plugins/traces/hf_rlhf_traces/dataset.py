@@ -227,7 +227,7 @@ def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
 def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
     """Count rows with a special token in their text, which the model does not read as text."""
     special = re.compile(
-        "|".join(map(re.escape, filter(None, tokenizer.all_special_tokens))) or "$^"
+        "|".join(map(re.escape, filter(None, tokenizer.all_special_tokens))) or "(?!)"
     )
     columns = rows.select_columns(["prompt", "completion"])
     return sum(

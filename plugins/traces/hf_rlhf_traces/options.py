@@ -82,4 +82,5 @@ count = number_type(int, 1)
 seed = number_type(int, 0, 2**32 - 1)
 """A seed for Python, NumPy and PyTorch."""
 share = number_type(float, 0, 1)
+ratio = number_type(float, 1e-6, 0.999999)  # something on both sides
 not_negative = number_type(float, 0)

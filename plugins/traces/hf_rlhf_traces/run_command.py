@@ -16,7 +16,7 @@ from pathlib import Path
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
 from hf_rlhf.storage import load_record
 from hf_rlhf_traces.build_command import BUILT
-from hf_rlhf_traces.options import Parser, add_overwrite, seed, share, verb_parser
+from hf_rlhf_traces.options import Parser, add_overwrite, ratio, seed, verb_parser
 from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
@@ -251,6 +251,6 @@ def _parser() -> Parser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to work in")
     parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
     parser.add_argument("--seed", type=seed, default=42, help="of the split and training (42)")
-    parser.add_argument("--validation_ratio", type=share, default=0.1, help="of questions (0.1)")
+    parser.add_argument("--validation_ratio", type=ratio, default=0.1, help="of questions (0.1)")
     add_overwrite(parser, "replace what differs")
     return parser

@@ -100,8 +100,7 @@ class Tally:
         if not self.rows:
             read = f"{', '.join(self.files[:3])}{' and others' * (len(self.files) > 3)}"
             raise DataError(f"there is no row in {read}. Expected at least one.")
-        bad = self.bad
-        if bad <= share * self.rows and self.traces:
+        if self.bad <= share * self.rows and self.traces:
             return
         lines = [
             f"  {count:,} {reason} ({REJECTED[reason]})"
@@ -109,7 +108,7 @@ class Tally:
             for reason, count in self.rejected.most_common()
         ]
         allowed = f", more than --max_rejected_share {share:g}" if self.traces else ""
-        text = f"{bad:,} of {self.rows:,} rows are no traces{allowed}:\n" + "\n".join(lines)
+        text = f"{self.bad:,} of {self.rows:,} rows are no traces{allowed}:\n" + "\n".join(lines)
         raise DataError(
             f"{text}\nAll are in {self.folder / REFUSED}. Mend them, name their form by --form, or "
             "allow more of them by --max_rejected_share."

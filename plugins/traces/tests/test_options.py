@@ -21,6 +21,7 @@ CASES = [
     ("summarize", "settings", "{", "invalid"),
     ("summarize", "settings", "[1]", "is not an object"),
     ("run", "validation_ratio", "x", "invalid float value"),
+    ("build", "validation_ratio", "0", "expected 1e-06 to 0.999999"),
 ]
 
 

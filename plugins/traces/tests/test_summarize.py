@@ -5,11 +5,13 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tenacity import wait_random
+from tqdm import tqdm
 
 from hf_rlhf.errors import ConfigError, DataError, JudgeError, RunFolderError
 from hf_rlhf.rewards.judges import client
@@ -86,8 +88,9 @@ def in_order(store: Store) -> bool:
 
 
 def test_each_sample_is_summarised_once_and_in_order(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tqdm.tqdm", partial(tqdm, disable=True))  # as TQDM_DISABLE=1 does
     prices = {"price_per_million_input": 2, "price_per_million_output": 10}
     with ScriptedServer(summary_of, delay=0.01) as server:
         report = summarize(store, server, **prices)

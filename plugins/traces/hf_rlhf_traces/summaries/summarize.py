@@ -98,14 +98,12 @@ def _write(
 
     with (
         atomic_file(path) as file,
-        tqdm(
-            total=total, desc=STEP, file=sys.stderr, mininterval=0.1 if sys.stderr.isatty() else 30
-        ) as bar,
+        tqdm(total=total, desc=STEP, mininterval=0.1 if sys.stderr.isatty() else 30) as bar,
     ):
 
         def save(number: int, outcome: Outcome) -> None:
             waiting[number] = outcome
-            while (first := bar.n) in waiting:
+            while (first := next(iter(ids), None)) in waiting:
                 line = {"id": ids.pop(first), **waiting.pop(first)}
                 file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
                 bar.update()
