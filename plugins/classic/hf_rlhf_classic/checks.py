@@ -144,7 +144,7 @@ def with_row_problems(
 def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
     """Yield a problem unless TRL knows the value of the setting `key`; TRL checks it too late."""
     value, names = getattr(run.training, key), list(known)
-    for item in value if isinstance(value, list) else [value]:
+    for item in value if value and isinstance(value, list) else [value]:
         if item not in names:
             yield Problem(key, f"{item!r} is unknown.", f"Known: {', '.join(names)}.")
 

@@ -118,18 +118,16 @@ def _reference(run: Run) -> Iterator[Problem]:
                 f"{SHARED} `reference_model_path: {run.model.model_name_or_path}` (a second copy "
                 "in memory), or `reference: none` with `kl_coef: 0`.",
             )
-        return
-    if training.reference == "base":
+    elif training.reference == "base":
         yield Problem(
             "reference_model_path", "is given, and reference is `base`.", "Leave one of them out."
         )
-        return
-    yield from same_tokens(run, "reference_model_path", path)
+    else:
+        yield from same_tokens(run, "reference_model_path", path)
 
 
 def _value(run: Run) -> Iterator[Problem]:
-    training = run.training
-    if training.value == "own_adapter" and not run.model.use_peft:
+    if run.training.value == "own_adapter" and not run.model.use_peft:
         yield Problem(
             "value",
             "own_adapter: full fine-tuning has no adapters.",

@@ -178,6 +178,7 @@ def test_rows_at_every_length_are_counted_as_trl_has_them(run, most):
         (PAIRS, {"truncation_mode": "middle"}, "'middle' is unknown"),
         (PAIRS, {"padding_free": True}, "is not done by this version of TRL"),
         (PAIRS, {"loss_type": ["sigmoidal"]}, "'sigmoidal' is unknown"),
+        (PAIRS, {"loss_type": []}, "[] is unknown"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settings, said):

@@ -253,6 +253,16 @@ def test_options_are_keys_of_the_file_and_wrong_ones_are_refused(tiny_policy, tm
         assert wanted in str(caught.value)
 
 
+@pytest.mark.parametrize("options", [[], ["--model", "b=/nowhere", "--compare", "total"]])
+def test_sections_of_another_type_are_reported_with_their_line(tmp_path, options):
+    path = tmp_path / "eval.yaml"
+    path.write_text("schema: 1\neval:\n  models: [a]\n  compare: length\n")
+    with pytest.raises(ConfigError) as caught:
+        command([str(path), *options])
+    for wanted in ("eval.yaml:3 eval.models: should be a map", "eval.yaml:4 eval.compare: should"):
+        assert wanted in str(caught.value)
+
+
 def test_everything_wrong_is_said_at_once(tiny_policy, tmp_path):
     tmp_path.joinpath("empty").mkdir()
     message = _problem(

@@ -57,20 +57,25 @@ def _with_options(file: "RunFile", chosen: argparse.Namespace) -> "RunFile":
     from hf_rlhf.config import value_of
     from hf_rlhf.evaluation import Candidate
 
-    def section(name: str, key: str, empty: Any) -> Any:
-        values = file.values.get(name)
-        return (values.get(key) if isinstance(values, dict) else None) or empty
-
-    benchmarks = [value_of(each) if each[0] == "{" else {"name": each} for each in chosen.benchmark]
-    added = {
-        "eval.models": {**section("eval", "models", {}), **Candidate.parse(chosen.model)},
-        "eval.baseline": chosen.baseline,
-        "eval.reference": chosen.reference,
-        "eval.compare": [*section("eval", "compare", []), *chosen.compare],
-        "evaluation.benchmarks": [*section("evaluation", "benchmarks", []), *benchmarks],
+    tasks = [value_of(it) if it.startswith("{") else {"name": it} for it in chosen.benchmark]
+    added: dict[tuple[str, str], Any] = {
+        ("eval", "models"): Candidate.parse(chosen.model),
+        ("eval", "baseline"): chosen.baseline,
+        ("eval", "reference"): chosen.reference,
+        ("eval", "compare"): chosen.compare,
+        ("evaluation", "benchmarks"): tasks,
     }
-    options = [(f"--{key}", json.dumps(value)) for key, value in added.items() if value]
-    return file.override([each for option in options for each in option])
+    options = []
+    for (section, key), value in added.items():
+        values = file.values.get(section)
+        own = values.get(key) if isinstance(values, dict) else None
+        if value and own and not isinstance(value, str):
+            if not isinstance(own, type(value)):
+                continue  # which is reported, with the line of the file
+            value = [*own, *value] if isinstance(value, list) else own | value
+        if value:
+            options += [f"--{section}.{key}", json.dumps(value)]
+    return file.override(options)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -125,13 +125,10 @@ def _row_problems(plan: Plan) -> Iterator[Problem]:
         what = f"there are no rows in the split {split!r}. The dataset has: {listed}."
         yield Problem("evaluation", what, "Name another: `--evaluation.split NAME`.")
         return
-    columns = set(splits[split].column_names)
-    listed = ", ".join(sorted(columns))
-    if "prompt" not in columns:
-        what = f"the rows have no `prompt`. Their columns: {listed}."
+    if "prompt" not in (names := splits[split].column_names):
+        what = f"the rows have no `prompt`. Their columns: {', '.join(names)}."
         fix = "Use an adapter or a `form` that gives prompts."
         yield Problem(plan.file.where_key("dataset"), what, fix)
-        return
 
 
 def _length_problems(plan: Plan) -> Iterator[Problem]:
