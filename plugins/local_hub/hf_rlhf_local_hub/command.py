@@ -104,13 +104,13 @@ def _token(file: Path) -> str:
 def _announce(url: str, options: argparse.Namespace, environment: Mapping[str, str]) -> None:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     lines.append("unset HF_HUB_OFFLINE")
-    user = options.user
-    print(f"A Hub in {options.folder} at {url}. You are {user!r}: push to {user}/NAME.")
+    print(f"A Hub in {options.folder} at {url}. Push to {options.user}/NAME.")
     print("In the shell where you train, push or pull:\n", flush=True)
     # Not a user's own token, because terminals are recorded.
-    own = "" if environment["HF_TOKEN"] == _ANY_TOKEN else shlex.quote(environment["HF_TOKEN"])
     shown = "\n".join(f"  {line}" for line in lines)
-    print(shown.replace(own, "<your token>") if own else shown, "\n\nCtrl-C stops it.", flush=True)
+    if (token := environment["HF_TOKEN"]) != _ANY_TOKEN:
+        shown = shown.replace(shlex.quote(token), "<your token>")
+    print(shown, "\n\nCtrl-C stops it.", flush=True)
     if options.env_file is not None:
         # The file contains the token.
         atomic_write_text(options.env_file, "\n".join(lines) + "\n", mode=0o600)

@@ -61,14 +61,13 @@ def create_repo(call: Call) -> Response:
     kind, repo_id = _repo_of(call)
     call.caller.need_write(repo_id.split("/")[0])
     private = call.text("visibility") == "private" or call.body.get("private") is True
-    settings = Settings(private=private)
-    digest = call.hub.store.blobs.put(info.GIT_ATTRIBUTES)
-    size = len(info.GIT_ATTRIBUTES)
-    first = {".gitattributes": Entry(git_oid(info.GIT_ATTRIBUTES), size, digest)}
+    content = info.GIT_ATTRIBUTES
+    digest = call.hub.store.blobs.put(content)
+    first = {".gitattributes": Entry(git_oid(content), len(content), digest)}
     url = f"{call.base}/{'' if kind == 'models' else kind + '/'}{repo_id}"
     try:
         repository = call.hub.store.create(
-            kind, repo_id, settings, call.hub.access.user, lambda _: first
+            kind, repo_id, Settings(private=private), call.hub.access.user, lambda _: first
         )
     except Refused as refusal:
         if refusal.status != 409:
@@ -87,13 +86,15 @@ def delete_repo(call: Call) -> Response:
 
 def list_repos(call: Call) -> Response:
     """List the repositories of a kind that the caller may see, of all or one author."""
+    if others := call.query.keys() - ["author", "limit", "full", "cardData", "config", "expand"]:
+        raise Refused(400, f"This Hub lists by author, not by {', '.join(sorted(others))}.")
     visible = []
+    author = call.query.get("author", "").lower()
     for repository in call.hub.store.all(call.kind):
         try:
             call.caller.need_read(repository.id, private=repository.settings.private)
         except Refused:
             continue
-        author = call.query.get("author", "").lower()
         if author in ("", repository.id.split("/")[0].lower()):
             visible.append(repository)
     blobs = call.hub.store.blobs
@@ -140,8 +141,7 @@ def list_refs(call: Call) -> Response:
 
 def create_branch(call: Call) -> Response:
     """Create a branch at a revision."""
-    start = call.text("startingPoint", MAIN)
-    call.writable().create_ref("branches", call.params["branch"], start)
+    call.writable().create_ref("branches", call.params["branch"], call.text("startingPoint", MAIN))
     return Response()
 
 
@@ -179,8 +179,7 @@ def paths_info(call: Call) -> Response:
     paths = call.listed("paths")
     if not all(isinstance(path, str) for path in paths):
         raise Refused(400, "paths: expected a list of texts")
-    entries = info.paths_info(commit, [path.strip("/") for path in paths])
-    return Answer(entries)
+    return Answer(info.paths_info(commit, [path.strip("/") for path in paths]))
 
 
 def preupload(call: Call) -> Response:
@@ -194,8 +193,9 @@ def preupload(call: Call) -> Response:
             path, size = check_path(file["path"]), int(file["size"])
             sample = base64.b64decode(file.get("sample", ""), validate=True)
         except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
-            text = shorten(repr(file), 200)
-            raise Refused(400, f"files: {text} is not path, size and sample") from error
+            raise Refused(
+                400, f"files: {shorten(repr(file), 200)} is not path, size and sample"
+            ) from error
         old = commit.files.get(path)
         answer.append(
             {

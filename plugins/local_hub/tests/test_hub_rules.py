@@ -109,7 +109,10 @@ def test_private_repositories(hub: RunningHub, api: HfApi) -> None:
     assert list(anyone.list_models()) == []
     api.update_repo_settings("demo/secret", private=False)
     assert anyone.model_info("demo/secret").private is False
-    assert [model.id for model in anyone.list_models()] == ["demo/secret"]
+    assert [model.id for model in anyone.list_models(author="demo")] == ["demo/secret"]
+    assert not [*anyone.list_models(author="other")]
+    with pytest.raises(HfHubHTTPError, match="not by search"):
+        [*anyone.list_models(search="secret")]
 
 
 def test_gated_repositories(hub: RunningHub, api: HfApi) -> None:
