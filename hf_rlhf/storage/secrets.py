@@ -50,7 +50,7 @@ _TOKENS = (
     ),
     (re.compile(r"gh[pousr]_[A-Za-z0-9]{16,}"), "a GitHub token"),
     (re.compile(r"github_pat_[A-Za-z0-9_]{20,}"), "a GitHub token"),
-    (re.compile(r"A(?:KIA|SIA)[A-Z0-9]{16}"), "an AWS key"),
+    (re.compile(r"A(?:KIA|SIA)(?<![A-Z]A.IA)[A-Z0-9]{16}(?![A-Za-z0-9])"), "an AWS key"),
 )
 _PATTERNS = (
     *((pattern, REDACTED) for pattern, _ in _TOKENS),

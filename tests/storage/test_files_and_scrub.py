@@ -108,6 +108,7 @@ class TestScrub:
             *("hf_rlhf_refiner.trainer:RefinerGRPOTrainer", "task-specific-long-hyphenated-name"),
             *("https://host/a?page=2", "mail@example.com", "<answer>risk-averse</answer>"),
             "1d5e7c0b9a8f7e6d5c4b3a29181716151413121f",
+            *("MKTAYASIAKQRQISFVKSHFSRQ", "ASIAN-PACIFIC", "ASIAPACIFICCOOPERATION"),
         ],
     )
     def test_leaves_the_rest(self, text):

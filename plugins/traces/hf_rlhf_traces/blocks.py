@@ -32,7 +32,7 @@ def blocks(path: Path, size: int | None = None) -> Iterator[Block]:
             start, line = 0, 1
             while piece := file.read(size or BLOCK):
                 count, lines = len(piece), piece.count(b"\n")
-                # A line may be larger than memory.
+                # A line may be huge.
                 while not piece.endswith(b"\n") and (piece := file.readline(1 << 20)):
                     count += len(piece)
                     lines += piece.endswith(b"\n")

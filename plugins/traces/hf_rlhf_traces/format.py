@@ -226,7 +226,7 @@ def _bad_templates(form: Format) -> Iterable[Problem]:
         values = {name: f"\0{name}" for name in allowed}
         try:
             text = getattr(form, field).format(**values)
-        except (KeyError, ValueError, IndexError, AttributeError) as error:
+        except (LookupError, ValueError, AttributeError, TypeError) as error:
             fix = (
                 f"Use {', '.join(f'{{{name}}}' for name in allowed)} only; a brace is {{{{ or }}}}."
             )

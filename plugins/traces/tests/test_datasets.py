@@ -209,6 +209,7 @@ def test_a_store_has_one_format(store: Path, tmp_path: Path) -> None:
         ("multiturn: 'Q: {context} {foo}'", "cannot be filled: 'foo'"),
         ("multiturn: Search.", "it lacks {context}"),
         ("document: '{content'", "brace"),
+        ("document: '{title[a]} {content}'", "cannot be filled"),
         ("- think", "holds no fields"),
         ("think: [", "it is not YAML"),
     ],
