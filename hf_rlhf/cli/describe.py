@@ -47,7 +47,7 @@ def list_components(
         for name, point in registry.unique_names(points).items():
             is_broken, text = _state(each, name, point, check)
             broken += is_broken
-            print(f"  {name:24} {registry.source(point):24} {text}".rstrip())
+            print(f"  {name:24} {registry.source(point):24} {text}")
     print("\nArguments: `hf-rlhf describe NAME`. Options of a command: `hf-rlhf NAME --help`.")
     return int(broken > 0 and check)
 

@@ -59,9 +59,7 @@ def copy_launch_config(
         print("To copy one and see its command: hf-rlhf launch-configs NAME [FOLDER]")
         return
     if name not in configs:
-        raise HfRlhfError(
-            f"No launch configuration is named {name!r}. There are: {', '.join(configs)}."
-        )
+        raise HfRlhfError(f"No configuration is named {name!r}. There are: {', '.join(configs)}.")
     source = configs[name]
     target = to / source.name if to.is_dir() else to
     if target.exists():
@@ -81,10 +79,13 @@ def launch_words(text: str) -> list[str]:
     """
     configs = launch_configs()
     accelerate = [sys.executable, "-m", "accelerate.commands.launch"]
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError:  # an open quote
+        words = []
     if text in configs:
         return [*accelerate, "--config_file", str(configs[text])]
-    if Path(text).suffix in (".yaml", ".yml") and Path(text).exists():
+    if text.endswith((".yaml", ".yml")) and Path(text).exists():
         return [*accelerate, "--config_file", text]
     if words[:2] == ["accelerate", "launch"]:
         return [*accelerate, *words[2:]]

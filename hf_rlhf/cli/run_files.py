@@ -66,7 +66,6 @@ def init(
 
 
 def _shipped(trainer: str, run: str | None) -> Path:
-    from hf_rlhf.config import choose_run_file
-    from hf_rlhf.config.run_files import run_files
+    from hf_rlhf.config.run_files import choose_run_file, run_files
 
     return run_files(trainer)[Path(choose_run_file(trainer, run, None).name).stem]

@@ -1,14 +1,14 @@
 """Provenance of a user's object for the record: its code and the values that it uses.
 
-Digests show whether a resumed run uses the same code. They cover whole files (the user's modules
-that define the object, and their imports), and the object itself as pickle would take it apart: the
-user's functions and classes by their bytecode, globals, defaults, closures and attributes. Comments
-and layout are ignored. For installed packages, the version is recorded.
+A resumed run compares digests of whole files (the user's modules that define the object, and their
+imports, without comments), and of the object as pickle would take it apart: functions and classes
+by their bytecode, globals, defaults, closures and attributes. Installed packages have a version.
 """
 
 import inspect
 import io
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ import dill
 from hf_rlhf.config.code_files import code_files, is_own, own_file, package_of
 from hf_rlhf.storage.secrets import redact_source
 
-_GENERATED = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "_abc_impl"}
+_GENERATED = re.compile("__(module|doc|dict|weakref|parameters|orig_bases|pydantic)|_abc_impl")
 
 
 def provenance_of_object(target: Any, module: str | None = None) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def provenance_of_object(target: Any, module: str | None = None) -> dict[str, An
     return {
         **({"package": package, "version": version(package)} if package is not None else {}),
         "target": f"{owner.__module__}:{owner.__qualname__}",
-        "source": redact_source(source) if source is not None else None,
+        "source": source and redact_source(source),
         "sha256": sha256(source.encode()).hexdigest() if source is not None else None,
         "code": {**files.digests, owner.__qualname__: pickler.digest},
         "not_compared": pickler.not_compared,
@@ -105,7 +105,7 @@ class _Digest(dill.Pickler):  # type: ignore[misc]
             return list, (sorted(obj, key=repr),)
         if isinstance(obj, CodeType):
             return tuple, ([obj.co_code, obj.co_consts, obj.co_names, obj.co_varnames],)
-        if hasattr(obj, "untyped_storage"):
+        if hasattr(type(obj), "untyped_storage"):
             values = obj.detach().cpu().contiguous().view(-1).view(sys.modules["torch"].uint8)
             return list, ([str(obj.dtype), list(obj.shape), values.numpy().tobytes()],)
         return NotImplemented
@@ -113,7 +113,7 @@ class _Digest(dill.Pickler):  # type: ignore[misc]
     def _parts(self, owner: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(owner, type):
             yield "bases", owner.__bases__
-            yield from ((k, v) for k, v in vars(owner).items() if k not in _GENERATED)
+            yield from ((k, v) for k, v in vars(owner).items() if not _GENERATED.match(k))
             return
         scope, names = owner.__globals__, _names(owner.__code__)
         imported = {each for each in names - scope.keys() if own_file(each)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import counted
@@ -33,13 +33,14 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
     if spec.every % cycle:
         what = f"`every` is {spec.every}, but a generation cycle takes {cycle} optimizer steps."
         yield Problem("monitor", what, f"Use a multiple of {cycle}.")
+    if planned_steps(run) // spec.every <= spec.warmup:
+        yield Problem("monitor", f"is idle: {monitor_line(run)}.", "Lower `every` or `warmup`.")
     yield from _stopped(run)
 
 
 def monitor_line(run: "Run") -> str:
     """Return a line with the monitor's schedule and stop condition."""
-    spec = run.spec.monitor
-    assert spec is not None, "there is a monitor"
+    spec: Any = run.spec.monitor
     looks = counted(planned_steps(run) // spec.every, "measurement")
     gold = f"gold reward {spec.gold}" if spec.gold is not None else "no gold reward"
     return f"{looks}, one every {spec.every} steps, {spec.warmup} to warm up; {gold}"
@@ -56,13 +57,12 @@ def _stopped(run: "Run") -> Iterator[Problem]:
         return
     record = load_record(run.folder)
     before = record.training.monitor
-    if before is None or before.stopped_at is None or record.status == "finished":
+    if before is None or not before.stopped_at or record.status == "finished":
         return
     if before.settings == asdict(run.spec.monitor):  # type: ignore[arg-type]
         text = before.warnings[-1].get("text") if before.warnings else "its signals are on"
         yield Problem(
             "monitor",
             f"stopped this run at step {before.stopped_at}: {text}.",
-            "Correct the reward and train in another `output_dir`; to continue all the same, write "
-            "`stop_on: never` (`--monitor.stop_on never`).",
+            "Correct the reward, in another `output_dir`. To go on: `--monitor.stop_on never`.",
         )

@@ -235,31 +235,31 @@ def _packages(run: "Run") -> Iterator[Problem]:
             callback()
     except (ValueError, ImportError, RuntimeError, AssertionError) as error:
         yield Problem("report_to", first_line(error), "Install it, or write `none`.")
-    for key, package, asked in (
-        ("use_vllm", "vllm", getattr(run.training, "use_vllm", False)),
-        ("use_liger_kernel", "liger_kernel", run.training.use_liger_kernel),
-        ("load_in_4bit", "bitsandbytes", run.model.load_in_4bit),
-        ("load_in_8bit", "bitsandbytes", run.model.load_in_8bit),
+    for key, package in (
+        ("use_vllm", "vllm"),
+        ("use_liger_kernel", "liger_kernel"),
+        ("load_in_4bit", "bitsandbytes"),
+        ("load_in_8bit", "bitsandbytes"),
     ):
+        asked = getattr(run.training, key, getattr(run.model, key, False))
         if asked and importlib.util.find_spec(package) is None:
-            fix = f"Install it, or `--{key} false`."
-            yield Problem(key, f"the package {package} is not installed.", fix)
+            yield Problem(key, f"{package} is not installed.", f"Install it, or `--{key} false`.")
     for key in ("load_in_4bit", "load_in_8bit"):
         if getattr(run.model, key) and not run.model.use_peft:
             yield Problem(key, "quantises weights, which cannot be trained.", "`use_peft: true`.")
 
 
 def _attention(run: "Run") -> Iterator[Problem]:
-    name, where = run.model.attn_implementation, "attn_implementation"
+    name = run.model.attn_implementation
     if name is None:
         return
     if name == "flash_attention_2" and run.training.device.type == "cpu" and not is_elsewhere():
-        yield Problem(where, "FlashAttention runs on GPUs, and this run is on the CPU.", _SDPA)
+        yield Problem("attn_implementation", "FlashAttention runs on GPUs, not on a CPU.", _SDPA)
         return
     try:
         skeleton(run, attn_implementation=name)
     except (ValueError, ImportError) as error:
-        yield Problem(where, f"{name!r} cannot be used: {first_line(error)}", _SDPA)
+        yield Problem("attn_implementation", f"{name!r} cannot be used: {first_line(error)}", _SDPA)
 
 
 def _saves(run: "Run") -> Iterator[Problem]:

@@ -113,9 +113,8 @@ def _optimizer(run: "Run") -> Iterator[Problem]:
     if training.deepspeed:
         return  # its own configuration may name another
     try:
-        build_optimizer(
-            skeleton(run) if training.optim_target_modules else torch.nn.Linear(1, 1), training
-        )
+        model = skeleton(run) if training.optim_target_modules else torch.nn.Linear(1, 1)
+        build_optimizer(model, training)
     except Exception as error:  # noqa: BLE001 - optimizers of any package raise what they like
         if is_elsewhere() and isinstance(error, ImportError):
             return  # its package may be installed there
@@ -148,8 +147,8 @@ def _schedule(run: "Run") -> Iterator[Problem]:
         return
     key = "lr_scheduler_kwargs" if training.lr_scheduler_kwargs else "lr_scheduler_type"
     # With the run's own rate: some schedules end at a rate that has to be lower.
-    weight, rate = torch.nn.Parameter(torch.zeros(1)), training.learning_rate or 1.0
-    optimizer = torch.optim.SGD([weight], lr=rate)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=training.learning_rate or 1.0)
     steps = training.max_steps if training.max_steps > 0 else 100
     try:
         schedule = get_scheduler(

@@ -159,7 +159,7 @@ def test_every_configuration_is_listed_and_copied_with_its_command(tmp_path, cap
         assert str(tmp_path / path.name) in capsys.readouterr().out.splitlines()[1]
         assert (tmp_path / path.name).read_text() == path.read_text()
     assert main(["launch-configs", "zero3"]) == 2
-    assert "No launch configuration is named 'zero3'" in capsys.readouterr().err
+    assert "No configuration is named 'zero3'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("script", ["slurm", "hf_jobs", "one_node", "two_nodes"])
@@ -233,3 +233,5 @@ def test_a_launch_is_a_configuration_its_name_or_a_command(tmp_path: Path) -> No
         launch_words("other.yaml")
     with pytest.raises(ConfigError, match=r"--launch: `cpu_dpd`.*mean 'cpu_ddp'.*By name: "):
         launch_words("cpu_dpd")
+    with pytest.raises(ConfigError, match="is no program"):
+        launch_words("env 'open")

@@ -132,6 +132,12 @@ def found(text: str) -> dict[str, str]:
     return provenance["code"]
 
 
+CASES["model of pydantic"] = tuple(
+    f"import pydantic\nclass R(pydantic.BaseModel):\n    k: float = {value}\n"
+    "    def __call__(self, completions, **_): return self.k\nr = R()"
+    for value in ("1.0", "-1.0")
+)
+
 TEXTS = [text for pair in CASES.values() for text in pair]
 
 
@@ -173,6 +179,8 @@ def test_tensors_and_models_are_compared_by_their_numbers():
     assert len({digest(torch.nn.Sequential(each)) for each in layers}) == 4
     ones = torch.ones(2, 3, dtype=torch.bfloat16)
     assert digest(ones) == digest(ones.clone())
+    names = "from torch import Tensor\nfrom typing import Generic, TypeVar\nT = TypeVar('T')\n"
+    assert found(f"{names}class R(Generic[T]):\n    def __call__(self): return Tensor\nr = R()")
     assert len({digest(each) for each in (ones, -ones, ones.T, ones.float())}) == 4
 
 

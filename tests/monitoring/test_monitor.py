@@ -199,6 +199,7 @@ def test_the_checkpoint_from_before_is_kept_from_pruning(tmp_path):
             {"gold": "refiner", "every": 1, "warmup": 2},
             "'refiner', which is not a reward of",
         ),
+        ({"every": 1, "warmup": 2}, "is idle: 2 measurements, one every 1 steps, 2 to warm up"),
         ({"warmup": 1}, "warmup: should be greater than or equal to 2"),
     ],
 )
