@@ -173,7 +173,7 @@ def finite_number(row: Row, column: str) -> float:
     """Return a finite number; text is parsed, as in CSV. Raises BadRow."""
     value = row.values.get(column)
     try:
-        number = float(value) if isinstance(value, (int, float, str)) else math.nan
+        number = float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):

@@ -63,7 +63,7 @@ def _json_lines(path: Path) -> Iterator[LocatedRow]:
         where = f"{path}:{line.number}"
         try:
             text = _decode(line.content, where)
-            yield where, _as_row(_parse(text, path, line.number), where, text)
+            yield where, _as_row(_parse(text, path, line.number), where, "\\ud" in text.lower())
         except DataError as error:
             yield where, error
 
@@ -88,15 +88,15 @@ def _parse(text: str, path: Path, line: int) -> Any:
     return value
 
 
-def _as_row(value: Any, where: str, text: str) -> dict[str, Any]:
-    """Return an object without lone surrogates, which are legal in JSON alone. Raises DataError."""
+def _as_row(value: Any, where: str, escapes: bool) -> dict[str, Any]:
+    """Return an object. Raises DataError, also for lone surrogates, which are escapes in JSON."""
     if not isinstance(value, dict):
         raise DataError(
             f"{where}: is {type(value).__name__}, expected a JSON object with one key per column. "
             "An array of objects is read from a .json file, JSON Lines from a .jsonl file."
         )
     try:
-        if "\\ud" in text or "\\uD" in text:
+        if escapes:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         raise DataError(
@@ -111,14 +111,14 @@ def _json(path: Path) -> Iterator[LocatedRow]:
         yield from _json_lines(path)
         return
     text = "".join(_decode(line.content, f"{path}:{line.number}") for line in read_lines(path))
-    value = _parse(text, path, 1)
+    value, escapes = _parse(text, path, 1), "\\ud" in text.lower()
     if not isinstance(value, list):
-        yield f"{path}:1", _as_row(value, f"{path}:1", text)
+        yield f"{path}:1", _as_row(value, f"{path}:1", escapes)
         return
-    for number, element in enumerate(value, start=1):
+    for number, element in enumerate(value, 1):
         where = f"{path}, row {number}"
         try:
-            yield where, _as_row(element, where, text)
+            yield where, _as_row(element, where, escapes)
         except DataError as error:
             yield where, error
 

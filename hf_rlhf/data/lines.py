@@ -31,10 +31,10 @@ def has_json_lines(path: Path) -> bool:
         return suffix_of(path) in (".jsonl", ".ndjson")
     try:
         with _open(path) as file:
-            begin = file.read(1 << 20).removeprefix(_BOM).lstrip()
+            begin = file.read(1_000_000) + file.readline() + file.read(1_000)
     except _GZIP_ERRORS:
         return False
-    line, _, rest = begin.partition(b"\n")
+    line, _, rest = begin.removeprefix(_BOM).lstrip().partition(b"\n")
     return line[:1] == b"{" and line.rstrip()[-1:] == b"}" and rest.lstrip()[:1] == b"{"
 
 

@@ -86,7 +86,7 @@ def _misfit(row: Row, schema: Schema) -> BadRow:
                 f"It has: {', '.join(row.values) or 'no columns'}.",
             )
         if (kind := value_kind(value)) not in kinds:
-            if not isinstance(value, (list, Mapping)):
+            if not isinstance(value, list | Mapping):
                 kind = (
                     f"{kind}, {describe_value(value)}"
                     if isinstance(value, str) and kind != TEXT

@@ -113,8 +113,8 @@ def read_rows(
     This holds for each of several paths or matches of a pattern; equal splits are joined.
     """
     wanted = dict(columns or {})
-    paths = _paths(source)
-    name = str(source) if isinstance(source, str | Path) else ", ".join(source)
+    names = [source] if isinstance(source, str | Path) else source
+    paths, name = _paths(names), ", ".join(map(str, names))
     if len(paths) == 1 and not os.path.exists(paths[0]):
         return _hub(name, revision, subset, wanted)
     if revision or subset:
@@ -151,10 +151,10 @@ def read_rows(
     )
 
 
-def _paths(source: str | Path | Sequence[str]) -> list[Path]:
-    """Return the paths of a source, with matches of a pattern sorted by name."""
+def _paths(names: Sequence[str | Path]) -> list[Path]:
+    """Return paths by their names, with matches of a pattern sorted by name."""
     paths: list[Path] = []
-    for name in [source] if isinstance(source, str | Path) else source:
+    for name in names:
         path = Path(name).expanduser()
         files = sorted(map(Path, glob(str(path), recursive=True))) if has_magic(str(path)) else []
         paths += [path] if os.path.exists(path) or not files else files

@@ -142,11 +142,7 @@ def _calls(value: Any, where: str) -> list[dict[str, Any]]:
 def _decoded(value: Any, where: str) -> Any:
     """Parse JSON text; return any other value unchanged. Raises BadRow for a duplicate key."""
     decoded = decode_json_text(value)
-    if (
-        isinstance(value, str)
-        and isinstance(decoded, (dict, list))
-        and (key := repeated_key(value))
-    ):
+    if isinstance(value, str) and isinstance(decoded, dict | list) and (key := repeated_key(value)):
         raise BadRow("malformed_call", f"{where}: the key {key!r} occurs twice in one object.")
     return decoded
 

@@ -55,7 +55,7 @@ def check_marks(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]], *, e
     lists = {key: row.values[key] for key in names & row.values.keys()}
     lists = {key: marks for key, marks in lists.items() if isinstance(marks, list)}
     for column, objects in turns.items():
-        for number, turn in enumerate(objects, start=1):
+        for number, turn in enumerate(objects, 1):
             marks = {key: turn[key] for key in names & turn.keys()}
             marks |= {key: each[number - 1] for key, each in lists.items() if number <= len(each)}
             if marks and (every or number == len(objects)) and is_assistant(turn):

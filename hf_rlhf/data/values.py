@@ -44,7 +44,7 @@ def value_kind(value: Any) -> str:
         return TURN
     if isinstance(value, bool):
         return FLAG
-    return NUMBER if isinstance(value, (int, float)) else describe_value(value)
+    return NUMBER if isinstance(value, int | float) else describe_value(value)
 
 
 def describe_value(value: Any) -> str:
@@ -53,7 +53,7 @@ def describe_value(value: Any) -> str:
         return NULL
     if isinstance(value, int) and value.bit_length() > 64:
         return "a number of more than 64 bits"
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:37] + "...") if value else "an empty text"

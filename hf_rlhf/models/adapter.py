@@ -285,7 +285,7 @@ def _mergeable_config(folder: Path) -> dict[str, Any]:
             "merged here. Publish this adapter without merging, or use peft's merge_and_unload."
         )
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, (int, float))):
+    if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float)):
         raise ModelError(
             f"{path}: r is {rank!r} and lora_alpha {alpha!r}; expected two numbers, r above 0."
         )

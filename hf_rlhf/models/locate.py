@@ -248,7 +248,7 @@ def _ask_hub(name: str, kind: Kind) -> str | None:
 
 
 def _hint(path: Path) -> str:
-    """Return the nearest name in the deepest folder of a path that exists."""
-    while not path.parent.is_dir():
+    """Return the nearest name in the deepest folder of a path that exists, if it is readable."""
+    while not os.path.isdir(path.parent):
         path = path.parent
-    return did_you_mean(path.name, [each.name for each in path.parent.iterdir()])
+    return did_you_mean(path.name, [each.name for each in path.parent.glob("*")])

@@ -130,7 +130,7 @@ def _disagreements(run: "Run", config: Mapping[str, Any]) -> Iterator[Problem]:
 def _plain(value: Any) -> Any:
     """Return a setting in canonical form: names as a sorted list."""
     names = [value] if isinstance(value, str) else value
-    return sorted(names) if isinstance(names, (list, tuple)) else value or None
+    return sorted(names) if isinstance(names, list | tuple) else value or None
 
 
 def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:

@@ -136,7 +136,7 @@ def _output(lora: LoraAdapter, model: Any, name: str, source: Stored) -> Compute
         raise ModelError(what)
     dtype: torch.dtype = getattr(torch, _FLOATS[source.dtype])
     module = model.get_submodule(name.rpartition(".")[0])
-    transposed = isinstance(module, (Conv1D, torch.nn.Embedding))
+    transposed = isinstance(module, Conv1D | torch.nn.Embedding)
     load = partial(_merged, lora, name, source, dtype, transposed)
     return Computed(source.dtype, source.shape, math.prod(source.shape) * dtype.itemsize, load)
 

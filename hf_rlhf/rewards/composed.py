@@ -291,10 +291,8 @@ def _reward_errors(part: Part, completions: Sequence[Any]) -> Iterator[None]:
     except (HfRlhfError, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001 - plugin code may raise anything, or exit
-        frame, said = (
-            traceback.extract_tb(error.__traceback__)[-1],
-            f"{type(error).__name__}: {error}",
-        )
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error}"
         fix = "A reward that cannot score a completion returns None for it."
         if "list" in str(error) and any(isinstance(each, list) for each in completions):
             fix = (
@@ -324,7 +322,7 @@ def _from(part: Part) -> str:
 def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]:
     expected = "Expected one number that fits into float32, or None to abstain, per completion."
     name = f"Reward {part.label!r}{_from(part)}"
-    if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__len__"):
+    if isinstance(values, str | bytes | Mapping | Set) or not hasattr(values, "__len__"):
         raise RewardError(f"{name} returned {type(values).__name__}, not a list. {expected}")
     if len(values) != len(completions):
         raise RewardError(
@@ -346,6 +344,6 @@ def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]
 def _number(value: Any) -> float:
     """Return a score as a float; NaN if it is not a number."""
     try:
-        return math.nan if isinstance(value, (str, bytes)) else float(value)
+        return math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,21 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
     assert [row.values for row in rows] == ROWS
     assert [row.values for row in rows] == ROWS, "rows can be read twice"
     assert name in next(iter(rows)).where
+
+
+def test_rows_of_an_array_are_checked_for_halves_of_emojis_once(tmp_path: Path) -> None:
+    # Each row searched the whole text: a file of 8 MB took minutes.
+    path = tmp_path / "array.json"
+    path.write_text(json.dumps([{"a": "x" * 1000}] * 16_000))
+    started = time.process_time()
+    assert len(read(path)) == 16_000
+    assert time.process_time() - started < 5
+
+
+def test_the_first_of_json_lines_may_be_long(tmp_path: Path) -> None:
+    path = tmp_path / "long.json"
+    path.write_text("".join(json.dumps({"a": n * "x"}) + "\n" for n in (1_200_000, 2)))
+    assert [row.values["a"][:2] for row in read(path)] == ["xx", "xx"]
 
 
 def test_a_byte_order_mark_and_blank_lines_are_no_rows(tmp_path: Path) -> None:

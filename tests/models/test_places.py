@@ -66,6 +66,7 @@ def answering(monkeypatch, status, code=""):
         ("./runs/sft-tinyy", "did you mean 'sft-tiny'?"),
         ("runs/sft-tinyy/merged", "did you mean 'sft-tiny'?"),
         ("C:\\models\\base", "there is no folder"),
+        (f"/{'x' * 300}/y/z", "there is no folder"),
     ],
 )
 def test_a_path_is_never_asked_for(monkeypatch, name, message):

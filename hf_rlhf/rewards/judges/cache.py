@@ -120,7 +120,7 @@ def command(arguments: Sequence[str]) -> int:
     parser.add_argument("action", choices=["show", "clear"])
     parser.add_argument("--path", type=Path, default=default_path(), help="file of the cache")
     chosen = parser.parse_args(arguments)
-    path: Path = chosen.path
+    path = chosen.path
     if not path.exists() or not path.stat().st_size:
         print(f"{path}: empty")
         return 0
@@ -134,6 +134,6 @@ def command(arguments: Sequence[str]) -> int:
         raise JudgeError(
             f"{path} is not a judge's cache: {error}. Name another with --path, or delete it."
         ) from error
-    size = f"{path.stat().st_size / 1e6:.1f} MB"
-    print(f"{path}: {count} replies" + (" deleted" if chosen.action == "clear" else f", {size}"))
+    cleared = " deleted" * (chosen.action == "clear")
+    print(f"{path}: {count} replies{cleared}, {path.stat().st_size / 1e6:.1f} MB")
     return 0

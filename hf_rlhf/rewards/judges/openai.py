@@ -15,13 +15,7 @@ from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges import prompts
 from hf_rlhf.rewards.judges.cache import Keep
-from hf_rlhf.rewards.judges.client import (
-    CUT_OFF,
-    ChatClient,
-    Messages,
-    Reply,
-    with_more_tokens,
-)
+from hf_rlhf.rewards.judges.client import CUT_OFF, ChatClient, Messages, Reply, with_more_tokens
 from hf_rlhf.rewards.judges.failures import Failed
 from hf_rlhf.rewards.judges.verdicts import Malformed, read_verdict
 
@@ -87,8 +81,7 @@ class OpenAIJudge(ChatClient):
                     group.create_task(ask(client, key, keep))
         answers = [verdicts[key] for key in keys]
         failed = sum(verdict.score is None for verdict in answers)
-        cached = len(keys) - len(missing)
-        self.count(calls=len(keys), cached=cached, failed=failed)
+        self.count(calls=len(keys), cached=len(keys) - len(missing), failed=failed)
         self._check_failures(questions, answers)
         return answers
 
@@ -99,10 +92,10 @@ class OpenAIJudge(ChatClient):
             window = self._failed.setdefault(question.label, deque(maxlen=size))
             window.append(verdict.score is None)
             if verdict.score is None:
-                causes[question.label] = verdict.reason
-        for label, cause in causes.items():
-            rate = sum(self._failed[label]) / size
-            if len(self._failed[label]) == size and rate > self.max_failure_rate:
+                causes[question.label] = window, verdict.reason
+        for label, (window, cause) in causes.items():
+            rate = sum(window) / size
+            if len(window) == size and rate > self.max_failure_rate:
                 raise JudgeError(
                     f"The judge failed on {rate:.0%} of the last {size} questions of {label!r}, "
                     f"more than max_failure_rate {self.max_failure_rate:.0%}. Last cause: {cause}"

@@ -4,9 +4,8 @@ The parser serves rewards, monitors and data. It is strict about tags and lenien
 of id lists. It never raises on a completion, never repairs silently (every defect is listed in
 `Answer.malformations`), and runs in linear time.
 
-The same tag carries sources in tool output and citations in an answer. Sources are therefore read
-from tool output only (`scan_sources`) and citations from the answer only
-(`parse_answer`); `split_ids` normalises the ids of both.
+The same tag carries sources in tool output (`scan_sources`) and citations in an answer
+(`parse_answer`), which are therefore read apart; `split_ids` normalises the ids of both.
 """
 
 import re

@@ -46,8 +46,8 @@ class _Rubric(BaseModel):
     criterion: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(
         validation_alias=AliasChoices(*CRITERION_KEYS)
     )
-    weight: Annotated[float, Field(strict=True, allow_inf_nan=False)] = Field(
-        1.0, validation_alias=AliasChoices("weight", "severity")
+    weight: float = Field(
+        1.0, strict=True, allow_inf_nan=False, validation_alias=AliasChoices("weight", "severity")
     )
 
     @model_validator(mode="before")
@@ -59,23 +59,24 @@ class _Rubric(BaseModel):
         return {"criterion": item} if isinstance(item, str) else item
 
 
-_RUBRICS = TypeAdapter(list[_Rubric])
+_RUBRICS = TypeAdapter(list[_Rubric] | None)
 
 
 def read_rubrics(value: Any, where: str, column: str, *, negative: bool = False) -> list[Rubric]:
     """Return the rubrics in a value, a list or its JSON text. Raises BadRow.
 
-    A rubric is a text, or an object with a key of `CRITERION_KEYS` and an optional weight above 0
-    (default 1). Of `negative` rubrics, a negative weight counts by its size: some data sets carry
-    the sign there.
+    A rubric is a text, or an object with a key of `CRITERION_KEYS` and a weight above 0 (default
+    1). Of `negative` rubrics, a negative weight counts by its size, as some data sets have it.
     """
     expected = (
         'Expected a list of texts, or of objects like {"criterion": "States the year.", "weight": '
         "1.0} with a weight above 0."
     )
     try:
-        is_text = isinstance(value, str) and value.strip()
-        found = _RUBRICS.validate_json(value) if is_text else _RUBRICS.validate_python(value or [])
+        if isinstance(value, str):
+            found = _RUBRICS.validate_json(value.strip() or "null") or []
+        else:
+            found = _RUBRICS.validate_python(value) or []
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f", item {part + 1}" for part in first["loc"][:1] if isinstance(part, int))

@@ -194,6 +194,8 @@ BAD_ROWS: list[tuple[dict[str, Any], str, str]] = [
     ({"reasoning": 3}, "wrong_type:reasoning", "'reasoning': is 3, expected a text"),
     ({"positive_rubrics": "States it"}, WRONG, "'positive_rubrics': Invalid JSON"),
     ({"positive_rubrics": {"a": 1}}, WRONG, "should be a valid list"),
+    ({"negative_rubrics": {}}, "wrong_type:negative_rubrics", "should be a valid list"),
+    ({"positive_rubrics": "null", "negative_rubrics": " "}, "no_rubrics", "both are empty"),
     ({"positive_rubrics": ["a", " "]}, WRONG, "item 2"),
     ({"positive_rubrics": [{"criterio": "a"}]}, WRONG, "item 1"),
     ({"positive_rubrics": [{"criterion": "a", "weight": -1}]}, WRONG, "item 1: the weight is -1"),

@@ -54,6 +54,10 @@ def test_questions_reach_the_model_and_verdicts_come_back_in_order():
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (300, 30)
     assert usage["cost"] == pytest.approx(300e-6 + 30 * 10e-6)
     assert usage["seconds"] > 0
+    copy = pickle.loads(pickle.dumps(judge))  # for another process, which counts for itself
+    assert copy == judge
+    assert set(copy.usage().values()) == {0.0}
+    assert pickle.dumps(copy) == pickle.dumps(judge)  # of which a run's digest is made
 
 
 def test_the_request_carries_what_was_configured():
