@@ -107,7 +107,7 @@ def rejects_file(out: Path) -> Iterator[IO[bytes]]:
             yield file
         os.replace(out / REFUSED, out / REJECTS)
     except OSError as error:
-        raise RunFolderError(f"{out / REJECTS} cannot be written: {error.strerror}.") from error
+        raise RunFolderError(f"{out / REJECTS} cannot be written: {error}.") from error
 
 
 def _version(file: str, options: Options) -> dict[str, Any]:
