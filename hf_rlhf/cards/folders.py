@@ -47,7 +47,7 @@ def write_card(record: RunRecord, folder: Path) -> None:
 
 
 def place_card(folder: Path, card: str) -> None:
-    """Write a card into a run folder; a manually edited card is moved beside it."""
+    """Write a card into a run folder, after its digest; move an edited card beside it."""
     path, content = folder / "README.md", card.encode("utf-8")
     if path.exists() and path.read_bytes() == content:
         return
@@ -56,8 +56,8 @@ def place_card(folder: Path, card: str) -> None:
         kept = next(folder / name for name in names if not (folder / name).exists())
         path.rename(kept)
         print(f"note: {path} was edited; it is kept as {kept.name}", file=sys.stderr)
-    atomic_write_bytes(path, content)
     atomic_write_text(folder / CARD_DIGEST, hashlib.sha256(content).hexdigest() + "\n")
+    atomic_write_bytes(path, content)
 
 
 def card_is_edited(folder: Path) -> bool:

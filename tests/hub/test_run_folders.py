@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 
+from hf_rlhf.cards import folders
 from hf_rlhf.cards.folders import refresh_card, write_card
 from hf_rlhf.cli import main
 from hf_rlhf.errors import PublishError, RunFolderError
@@ -17,6 +18,7 @@ from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.publishing import publish, publish_steps
 from hf_rlhf.steps.digests import digest
+from hf_rlhf.storage import files
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.local_paths import LocalPaths, local_files
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
@@ -199,6 +201,23 @@ def test_an_edited_card_is_refused_or_kept(
     assert "it is kept as README.edited-2.md" in capsys.readouterr().err
     with pytest.raises(PublishError, match="was pulled from a Hub"):
         publish(pull("demo/model", tmp_path / "pulled"), repo_id="demo/again")
+
+
+@pytest.mark.parametrize("written", ["README.md", ".card.sha256"])
+def test_a_kill_at_the_first_card_leaves_none_that_looks_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    def write_and_die(path: Path, content: bytes, **others: Any) -> None:
+        real(path, content, **others)
+        if path.name == written:
+            raise KeyboardInterrupt
+
+    real = files.atomic_write_bytes
+    monkeypatch.setattr(files, "atomic_write_bytes", write_and_die)
+    monkeypatch.setattr(folders, "atomic_write_bytes", write_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        folders.place_card(tmp_path, "Card")
+    assert not folders.card_is_edited(tmp_path)
 
 
 def test_a_push_whose_record_cannot_be_written_is_a_success_with_a_note(
