@@ -41,7 +41,7 @@ class SpeechDPOConfig(IterativeDPOConfig):
     steps_per_iteration: int | None = setting(
         None, "Optimizer steps of an iteration; 200 without `max_steps`."
     )
-    completions_per_prompt: int = setting(2, "Utterances sampled for each prompt.")
+    completions_per_prompt: Annotated[int, Ge(2)] = setting(2, "Utterances for each prompt.")
     stop_without_gain: bool = setting(
         True,
         "Stop after an iteration whose gain, paired by held-out text, has 0 in its 95% interval.",

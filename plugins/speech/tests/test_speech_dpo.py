@@ -8,6 +8,8 @@ import pytest
 
 from hf_rlhf import train
 from hf_rlhf.config import choose_run_file
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.runs import resolve_run
 from hf_rlhf_speech.audio import RATE, read_audio
 from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.codecs.policy import codec_problems
@@ -89,6 +91,12 @@ def test_rewards_are_tried_on_speech_where_the_clean_speech_is_known():
     assert score > 0.6
     assert SpeechDPOTrainer.trial_completions({"reference": "of another world"}) == []
     assert SpeechDPOTrainer.trial_completions({}) == []
+
+
+def test_a_single_utterance_gives_no_pair():
+    file = choose_run_file("speech_dpo", None, None).override(["--completions_per_prompt", "1"])
+    with pytest.raises(ConfigError, match="completions_per_prompt .*greater than or equal to 2"):
+        resolve_run(file)
 
 
 TINY = {

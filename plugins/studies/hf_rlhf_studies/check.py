@@ -61,7 +61,10 @@ def _plans(runs: Runs, files: Sequence[RunFile]) -> list[dict[str, Any]]:
     """Return the plans of run files, made by a process that is started as the runs are."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
-        contents = [[file.name, file.values, str(file.folder)] for file in files]
+        contents = [
+            (f.name, f.values, str(f.folder), list(f.lines.items()), list(f.overrides.items()))
+            for f in files
+        ]
         held_out = runs.study.file.measure is None
         atomic_write_json(request, {"held_out": held_out, "files": contents})
         launch = [word.replace("{job}", "0") for word in runs.launch]
@@ -91,8 +94,7 @@ def _metric_problems(
     wanted = [*study.metrics, *(question.metric for question in study.questions)]
     wanted += [name for c in study.controls for name in (c.rises.removeprefix("-"), c.falls)]
     for name in dict.fromkeys(name for name in wanted if name not in measured):
-        fix = f"Measured: {', '.join(measured)}."
-        yield Problem("metric", f"`{name}` is not measured.", fix)
+        yield Problem("metric", f"`{name}` is not measured.", f"Measured: {', '.join(measured)}.")
 
 
 def _check_rows(folder: StudyFolder, cell: Cell, rows: str | None) -> None:
@@ -113,11 +115,12 @@ def _check_rows(folder: StudyFolder, cell: Cell, rows: str | None) -> None:
 
 def main(request: str, answer: str) -> int:
     """Write the plan of each run file, or every problem that it has."""
-    content = json.loads(Path(request).read_text(encoding="utf-8"))
-    files = (
-        RunFile(name, values, {}, {}, folder=Path(at)) for name, values, at in content["files"]
-    )
-    plans = [plan_of(file, content["held_out"]) for file in files]
+    content, plans = json.loads(Path(request).read_text(encoding="utf-8")), []
+    for name, values, folder, *places in content["files"]:
+        # The line of each key, and the option that set it.
+        lines, options = ({tuple(key): value for key, value in each} for each in places)
+        file = RunFile(name, values, lines, options, folder=Path(folder))
+        plans.append(plan_of(file, content["held_out"]))
     if os.environ.get("RANK", "0") == "0":
         atomic_write_json(answer, plans)
     return 0

@@ -15,17 +15,12 @@ from hf_rlhf import ConfigError, Problem
 from hf_rlhf.config import RunFile, choose_run_file, value_of
 from hf_rlhf.steps import Task, differences, file_digest, train_words
 from hf_rlhf.storage import atomic_write_text, redact_secrets
-from hf_rlhf_studies.study import PLACEHOLDER, AdapterOf, Cell, Condition, Study
+from hf_rlhf_studies.study import GIVEN, PLACEHOLDER, AdapterOf, Cell, Condition, Study
 
 REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
 """A placeholder that names a condition or preparation; the name may be a placeholder itself."""
 NOT_COMPARED = ("publish", "card", "output_dir", "seed")
 """Keys of a run file that change nothing of what is trained and measured."""
-GIVEN = {
-    "output_dir": "Leave it out: `--out DIR` holds a folder for each run.",
-    "seed": "Leave it out: `seeds` gives each run its seed.",
-}
-"""Settings of a run that its study sets -> the cure."""
 Commands = Sequence[Sequence[str]]
 Paths = Mapping[str, Path]
 """By placeholder, beside those of every cell."""
@@ -326,9 +321,6 @@ def base_run_file(study: Study) -> RunFile:
     """Return the run file that a study names. Raises ConfigError when there is none."""
     run = study.file.run
     if isinstance(run, Mapping):
-        if "output_dir" in run:
-            where = f"{study.source.name} run output_dir"
-            raise ConfigError([Problem(where, "is set by the study.", GIVEN["output_dir"])])
         return RunFile.from_mapping(run, study.source.name)
     if run.endswith((".yaml", ".yml")):
         return RunFile.read(study.source.parent / run)

@@ -14,6 +14,11 @@ from hf_rlhf.errors import ConfigError, Problem, suggest
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*")
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.:/+=-]*)\}")
 """`{seed}`, `{weights:sft3}`: the innermost ones, so that one may stand within another."""
+GIVEN = {
+    "output_dir": "Leave it out: `--out DIR` holds a folder for each run.",
+    "seed": "Leave it out: `seeds` gives each run its seed.",
+}
+"""Settings of a run that its study sets -> the cure."""
 
 
 class _Section(BaseModel):
@@ -222,8 +227,19 @@ def _inherited(file: StudyFile, name: str) -> Condition:
     return parent.model_copy(update={**changes, "label": condition.label, "like": None})
 
 
+def _given(file: StudyFile) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the section and name of each setting that the study would override."""
+    sections: dict[tuple[str, ...], Any] = {("settings",): file.settings}
+    for name, condition in file.conditions.items():
+        sections["conditions", name, "settings"] = condition.settings
+    sections["run",] = {"output_dir"}.intersection(file.run) if isinstance(file.run, dict) else ()
+    yield from ((path, key) for path, keys in sections.items() for key in GIVEN if key in keys)
+
+
 def _problems(file: StudyFile, document: RunFile) -> Iterator[Problem]:
     where = document.where
+    for parts, key in _given(file):
+        yield Problem(where((*parts, key)), "is set by the study.", GIVEN[key])
     for section in ("conditions", "blocks", "prepare"):
         for key in getattr(file, section):
             if key and not NAME.fullmatch(key):

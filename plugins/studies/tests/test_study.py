@@ -145,7 +145,7 @@ def test_a_condition_goes_on_with_the_adapter_of_another_on_the_base_of_that(fol
 def test_seeds_that_are_added_may_have_held_out_rows_of_their_own_if_the_study_says_so(
     folder, by_seed, capsys
 ):
-    rows = "[{**plan, 'rows': str(values['seed'])} for _, values, _ in files]"
+    rows = "[{**plan, 'rows': str(values['seed'])} for _, values, *_ in files]"
     stand_in = folder / "stand_in.py"
     stand_in.write_text(stand_in.read_text().replace("[plan] * len(files)", rows))
     if by_seed:
@@ -307,15 +307,18 @@ def test_problems_of_a_study_file_are_reported(folder, old, new, expected):
     ("old", "new", "expected"),
     [
         ('"{seed}0"', '"{sed}0"', r"`\{sed\}` is not a placeholder of first"),
-        ("max_steps:", "output_dir:", "first output_dir: is set by the study.*`--out DIR`"),
-        ("max_steps:", "seed:", "first seed: is set by the study. Leave it out: `seeds` gives"),
+        (
+            "max_steps:",
+            "output_dir:",
+            "first.settings.output_dir: is set by the study.*`--out DIR`",
+        ),
+        ("max_steps:", "seed:", r"study.yaml:\d+ conditions.first.settings.seed: is set by the"),
     ],
 )
 def test_a_setting_that_no_run_can_have_is_reported(folder, old, new, expected):
     (folder / "study.yaml").write_text(STUDY.replace(old, new))
-    content = Study.read(folder / "study.yaml")
     with pytest.raises(ConfigError, match=expected):
-        Runs(content, folder / "out").run_file(Cell("easy", "first", 1))
+        Runs(Study.read(folder / "study.yaml"), folder).run_file(Cell("easy", "first", 1))
 
 
 def test_a_start_that_another_block_lacks_is_reported(folder):

@@ -35,7 +35,7 @@ if sys.argv[2] == "hf_rlhf_studies.check":
     if (here / "metrics").exists():
         plan["metrics"] = json.loads((here / "metrics").read_text())
     plans = []
-    for name, values, folder in request["files"]:
+    for name, values, *_ in request["files"]:
         wrong = [["my.yaml:3 beta", "is wrong.", "Fix it."]] if (here / "all").exists() else []
         if (here / "one").exists() and values["learning_rate"] == 2:
             wrong.append(["learning_rate", "is 2.", ""])
@@ -217,15 +217,18 @@ def test_every_cell_is_checked_as_its_run_would_be(tiny_run, tmp_path):
     ]
     files = [base.override(["--max_steps", "7", *cell]) for cell in cells]
     request, answer = tmp_path / "request.json", tmp_path / "answer.json"
-    contents = [[file.name, file.values, str(file.folder)] for file in files]
+    contents = [
+        (f.name, f.values, str(f.folder), list(f.lines.items()), list(f.overrides.items()))
+        for f in files
+    ]
     request.write_text(json.dumps({"held_out": True, "files": contents}))
     assert check_main(str(request), str(answer)) == 0
     good, wrong, other_rows, same_rows, blind = json.loads(answer.read_text())
     assert good["problems"] == []
     assert good["rows"] == same_rows["rows"] != other_rows["rows"]
     words = "\n".join(" ".join(problem) for problem in wrong["problems"])
-    assert "my.yaml learning_rat `learning_rat` is not a setting" in words
-    assert "citation_weight" in words
+    assert "--learning_rat (command line) `learning_rat` is not a setting" in words
+    assert re.search(r"--rewards.0.citation_weigth.*`citation_weight`", words)
     assert "a study compares" in blind["problems"][0][1]
 
 
