@@ -115,8 +115,8 @@ def command(arguments: Sequence[str]) -> int:
 
     Raises JudgeError if a file is not a cache.
     """
-    description = str(command.__doc__).partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="hf-rlhf judge-cache", description=description)
+    about = "Show or clear the cache of judges' verdicts and generated texts."
+    parser = argparse.ArgumentParser("hf-rlhf judge-cache", description=about)
     parser.add_argument("action", choices=["show", "clear"])
     parser.add_argument("--path", type=Path, default=default_path(), help="file of the cache")
     chosen = parser.parse_args(arguments)

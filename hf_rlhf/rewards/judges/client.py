@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -127,12 +127,14 @@ class ChatClient:
         self.base_url = _checked_url(self.base_url, self.display_name)
         self._check()
         self._usage = dict.fromkeys(_TOTALS, 0.0)
-        path = Path(self.cache_path) if self.cache_path else default_path()
-        self._cache = DiskCache(path, self.decode, enabled=self.cache)
+        self._cache = DiskCache(
+            Path(self.cache_path or default_path()), self.decode, enabled=self.cache
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of an unused client: copies count from zero, and digests are equal."""
-        return vars(replace(self))
+        usage = dict.fromkeys(_TOTALS, 0.0)  # not by `replace`: a copy is not checked again
+        return {**vars(self), "_usage": usage, "_failed": {}, "_was_answered": False}
 
     @staticmethod
     def decode(value: Any) -> Any:
@@ -321,7 +323,7 @@ class ChatClient:
         """Return the error that stops the run, with its fix."""
         cause = self._cause(error)
         if failures.kind(error) == "down":
-            kept = "; what was answered is in the cache" if self.cache else ""
+            kept = "; what was answered is in the cache" * self.cache
             return JudgeError(
                 f"{self._server} is down or busy for longer than its patience of "
                 f"{self.patience:g} s: {cause}. Start it again and repeat the same command{kept}."
