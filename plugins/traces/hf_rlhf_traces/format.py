@@ -164,8 +164,7 @@ class Format:
     def _document_text(self, number: int, document: Document) -> str:
         # `str.format` takes twice as long, and this runs for every document.
         values = {"number": str(number), "title": document.title, "content": document.content}
-        parts = [text + values[name] if name else text for text, name in self._document_parts]
-        return "".join(parts)
+        return "".join(text + values[name] if name else text for text, name in self._document_parts)
 
     def blocks(self, text: str) -> list[tuple[str, str]]:
         """Return the blocks of a text in order, as (field, unescaped content); skip other text."""
@@ -223,7 +222,7 @@ def _bad_tags(form: Format) -> Iterable[Problem]:
 
 def _bad_templates(form: Format) -> Iterable[Problem]:
     for field, (allowed, required) in _PLACEHOLDERS.items():
-        values = {name: f"\0{name}" for name in allowed}
+        values = {name: object() for name in allowed}  # without formats and items
         try:
             text = getattr(form, field).format(**values)
         except (LookupError, ValueError, AttributeError, TypeError) as error:
@@ -232,7 +231,7 @@ def _bad_templates(form: Format) -> Iterable[Problem]:
             )
             yield Problem(f"format: {field}", f"it cannot be filled: {error}.", fix)
             continue
-        if required and values[required] not in text:
+        if required and str(values[required]) not in text:
             yield Problem(f"format: {field}", f"it lacks {{{required}}}.", "Say where that goes.")
 
 
