@@ -127,7 +127,10 @@ class ArrowRows:
                             for table in self._selected(mask):
                                 writer.write_table(cast_table_to_schema(table, schema))
                         except pa.ArrowException as error:
-                            raise _two_types(f"in rows that lie far apart: {error}") from error
+                            raise _two_types(
+                                "rows far apart, in one of the fields "
+                                f"{[each.name for each in {*table.schema} - {*schema}]}: {error}"
+                            ) from error
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(partial, path)

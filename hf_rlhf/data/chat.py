@@ -77,7 +77,7 @@ def parse_turns(row: Row, column: str) -> list[Turn]:
     if not isinstance(value, Sequence):
         raise BadRow.wrong_type(column, row.at(column), value, "a list of turns.")
     turns: list[Turn] = []
-    for number, item in enumerate(value, start=1):
+    for number, item in enumerate(value, 1):
         turn = parse_turn(item, f"{row.at(column)}, turn {number}", row.ignored)
         if _is_call(item) and turns and turns[-1]["role"] == "assistant":
             calls = [*turns[-1].get("tool_calls", ()), *turn["tool_calls"]]
@@ -259,7 +259,7 @@ def check_turn_order(turns: Sequence[Turn], where: str) -> None:
     The order is system?, user, assistant, ..., user. Results follow a turn of the assistant that
     calls tools; then the assistant or the user continues.
     """
-    for number, turn in enumerate(turns, start=1):
+    for number, turn in enumerate(turns, 1):
         if turn["role"] == "system" and number > 1:
             raise BadRow(
                 "system_in_the_middle",

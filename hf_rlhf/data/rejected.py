@@ -49,7 +49,7 @@ def convert_rows(
     Raises:
         DataError: a file cannot be read further, or `reject` raises.
     """
-    for number, row in enumerate(rows.with_faults(), start=1):
+    for number, row in enumerate(rows.with_faults(), 1):
         try:
             converted = convert(renamed(row, rows.columns), number)
         except BadRow as error:

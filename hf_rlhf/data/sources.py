@@ -302,7 +302,7 @@ def _of_datasets(
     def rows(split: str) -> Iterator[Row]:
         # As Arrow, since `datasets` would open the paths and URLs of a column of pictures.
         tables = splits[split].with_format("arrow").iter(batch_size=256)
-        for number, values in enumerate(chain.from_iterable(map(arrow_rows, tables)), start=1):
+        for number, values in enumerate(chain.from_iterable(map(arrow_rows, tables)), 1):
             yield Row(values, f"{name} ({split}), row {number}")
 
     return {split: Rows(f"{name} ({split})", partial(rows, split), columns) for split in splits}
