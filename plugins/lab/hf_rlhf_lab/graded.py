@@ -54,9 +54,9 @@ def graded(
 
 def has_lists(row: Row) -> bool:
     """Whether a row has lists of texts as `chosen` and `rejected`."""
-    sides = [row.values.get(side) for side in _SIDES]
-    return all(isinstance(texts, list) and texts for texts in sides) and all(
-        isinstance(text, str) for texts in sides for text in texts or ()
+    return all(
+        isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)
+        for texts in map(row.values.get, _SIDES)
     )
 
 
@@ -99,7 +99,9 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
         try:
             pyarrow.array(values)
         except (pyarrow.ArrowException, OverflowError) as error:
-            text = f"{rows[0].where}: the field {name!r} has values of several types ({error})."
+            own = [(row, type(v)) for row, v in zip(rows, values, strict=True) if v is not None]
+            row = next((row for row, kind in own if kind is not own[0][1]), own[0][0])
+            text = f"{row.at(name)} does not fit into a column with the others ({error})."
             raise DataError(f"{text} Give all rows one type.") from error
     return {**columns, "grade": labels}
 

@@ -29,7 +29,7 @@ def run_file(
     if target is None and data is None:
         target = str(DEFAULT_FILE)
     if target is None:
-        fix = "Name a run file, the folder of a reward model, a reward, or FILE.py:NAME."
+        fix = "Name a run file, the folder of a reward model, a reward, or FILE.py:NAME, first."
         raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
     if Path(target).suffix in (".yaml", ".yml"):
         values, overrides = _of_file(RunFile.read(target).override(overrides), label), ()

@@ -29,8 +29,7 @@ def checked(
     """Return the result of a check.
 
     Args:
-        name: of the check.
-        verdict: the result.
+        name, verdict: of the check.
         summary: a sentence with the decisive numbers.
         measures: values by name; None if undefined.
         details: JSON for the plot and other programs.
