@@ -121,7 +121,7 @@ def _optimizer(run: "Run") -> Iterator[Problem]:
         key = "optim_args" if training.optim_args else "optim"
         name = getattr(training.optim, "value", training.optim)
         what = f"{name} cannot be built: {first_line(error)}"
-        yield Problem(key, what, "Install what it needs, or choose another.")
+        yield Problem(key, what, "Install what it needs, or choose another (`NAME=VALUE,...`).")
 
 
 def build_optimizer(model: Any, training: Any) -> Any:

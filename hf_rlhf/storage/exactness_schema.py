@@ -13,7 +13,7 @@ class Comparison(Section):
     dtype: str | None = None
     """Dtype of the model's output; under autocast, the dtype of autocast."""
     of: str | None = None
-    """The measured part: `the whole model`, or its first layers."""
+    """The measured part: `the whole model`."""
     differences: dict[str, Number] = {}
     """Form, such as `padded on the left` -> largest difference from the single row."""
     spread: Number | None = None

@@ -60,9 +60,8 @@ class PhaseReport:
     @property
     def seconds(self) -> float | None:
         """The time of the remaining steps; None without an estimate."""
-        if self.speed is None:
-            return None
-        return self.speed.seconds_a_step * max(self.steps - self.steps_done, 0)
+        step = None if self.speed is None else self.speed.seconds_a_step
+        return None if step is None else step * max(self.steps - self.steps_done, 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return the numbers and the findings."""
@@ -272,9 +271,9 @@ def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:
         calls = trial.judge_calls / trial.completions * total
         text = f"about {calls:,.0f}, {calls / report.steps:,.0f} per step"
         yield Finding("judge calls", "ok", text)
-    if report.speed is not None and report.seconds is not None:
-        text = f"about {duration(report.seconds)} ({report.speed.basis})"
-        yield Finding("time", "ok", text)
+    if report.speed:
+        text = "" if report.seconds is None else f"about {duration(report.seconds)} "
+        yield Finding("time", "ok" if text else "note", f"{text}({report.speed.basis})")
 
 
 def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:

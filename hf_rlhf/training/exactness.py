@@ -31,7 +31,6 @@ LEAST, STEPS = 1e-3, 4
 """The floor: at least the first; the second in units of the dtype's step at the largest logit."""
 FORBIDDEN = 1e4
 """Bound below all logits, except the lowest number and -inf of forbidden tokens."""
-WHOLE = "the whole model"
 
 
 def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[str], None]) -> None:
@@ -78,7 +77,7 @@ def measure(run: Run, trainer: Any) -> ExactnessSection:
         section.rows, section.tokens = len(rows), len(rows[-1])
         with _undisturbed(model):
             own = _Measured(model, rows, run, trainer.accelerator.autocast)
-            section.comparisons.append(own.comparison(trainer, WHOLE))
+            section.comparisons.append(own.comparison(trainer))
             part = "a form of the trainer's"
             for name, form in trainer.batch_forms().items():
                 section.own_forms[name] = form.difference(rows)
@@ -163,7 +162,7 @@ class _Measured:
         self.largest = 0.0
         self.alone = [self._values([index])[0] for index in range(len(rows))]
 
-    def comparison(self, trainer: Any, of: str) -> Comparison:
+    def comparison(self, trainer: Any) -> Comparison:
         """Return the difference of the rows' values in each form from single rows."""
         every = [*range(len(self.rows))]
         twice, side = every * 2, "left" if self.run.writes_text else "right"
@@ -182,7 +181,7 @@ class _Measured:
             step = max(step, 2**-10)  # TF32
         return Comparison(
             dtype=str(self.dtype).removeprefix("torch."),
-            of=of,
+            of="the whole model",
             differences={form: self.apart(values, twice) for form, values in forms.items()},
             spread=max(self.apart(self._values(each), each) for each in equal),
             floor=max(LEAST, STEPS * step * self.largest),
@@ -250,16 +249,15 @@ def _add_float32(section: ExactnessSection, own: _Measured, trainer: Any) -> Non
     model = own.model
     if getattr(model, "is_quantized", False):
         raise TypeError("the weights are quantized")
-    trained_in_float32 = {each.dtype for each in model.parameters()} == {torch.float32}
-    if not trained_in_float32 and not _fits(model):
-        raise MemoryError("too little is free for a copy")
-    if not trained_in_float32:
+    if {each.dtype for each in model.parameters()} != {torch.float32}:
+        if not _fits(model):
+            raise MemoryError("too little is free for a copy")
         model = copy.deepcopy(model).float()
         for module in model.modules():
             # A method that TRL attached to the model calls the original, not the copy.
             vars(module).pop("forward", None)
     exact = _Measured(model, own.rows, own.run, nullcontext)
-    section.comparisons.append(exact.comparison(trainer, WHOLE))
+    section.comparisons.append(exact.comparison(trainer))
     # Two roundings of a number differ by at most twice the rounding error.
     section.comparisons[0].from_float32 = own.apart(exact.alone, range(len(own.rows)))
 

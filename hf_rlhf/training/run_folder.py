@@ -190,7 +190,7 @@ def _code_differences(before: Component, now: Component) -> Iterator[str]:
     # A separate tokenizer has a digest and no code.
     old, new = (each.code or {"content": str(each.sha256)} for each in (before, now))
     if changed := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
-        yield f"code of {name} changed: {', '.join(changed)}"
+        yield f"code of {name} changed: {', '.join(changed)} (or values that it uses)"
 
 
 def _changed_lines(before: Sequence[Component], now: Sequence[Component]) -> Iterator[str]:

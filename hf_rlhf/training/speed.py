@@ -2,7 +2,6 @@
 
 import statistics
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_rlhf.distributed import processes
-from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.errors import HfRlhfError, first_line
 from hf_rlhf.formatting import counted
 from hf_rlhf.models.lengths import has_new_head
 from hf_rlhf.models.loading import skeleton
@@ -31,7 +30,8 @@ _MOST_ON_CPU = 500_000_000
 class Speed:
     """Seconds of an optimizer step, and the source of the number."""
 
-    seconds_a_step: float
+    seconds_a_step: float | None
+    """None if the trainer refuses the settings, or so few rows and steps; `basis` says why."""
     basis: str
 
 
@@ -39,17 +39,17 @@ def speed_of(run: Run, *, measure: bool = True) -> Speed | None:
     """Return the duration of a run's step on this machine.
 
     It comes from the run's record on the same kind of machine, or from a few steps on a copy in
-    memory. None if several processes train, the model is too large, the trainer refuses so few
-    steps, or `measure` is false.
+    memory. None if several processes train, the model is too large, or `measure` is false.
     """
     if (recorded := _recorded(run)) is not None or not measure or processes() > 1:
         return recorded
     import torch
 
     if torch.cuda.is_available() or skeleton(run).num_parameters() <= _MOST_ON_CPU:
-        # Some trainers, such as those with iterations, cannot train on so few rows or steps.
-        with suppress(HfRlhfError, ValueError):
+        try:
             return _measured(run)
+        except (HfRlhfError, ValueError, NotImplementedError) as error:
+            return Speed(None, f"not measured: {first_line(error)}")
     return None
 
 
@@ -84,8 +84,8 @@ def _measured(run: Run) -> Speed:
     stride = max(len(train) // (batch * count), 1)
     rows = type(run.dataset)({**run.dataset, "train": train.select(range(0, len(train), stride))})
     with TemporaryDirectory() as folder:
-        settings = {"max_steps": count, "save_strategy": "no", "report_to": "none"}
-        trial = with_settings(run, {**settings, "output_dir": folder})
+        fixed = {"save_strategy": "no", "report_to": "none", "output_dir": folder}
+        trial = with_settings(run, fixed | {"max_steps": count})
         trial = replace(trial, dataset=rows, folder=Path(folder), callbacks=(Clock(),))
         with head_is_new(has_new_head(run)):
             trainer = run.trainer_class.from_run(trial)

@@ -66,6 +66,13 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
     assert len(numbers["findings"]) == len(report.findings) + len(found)
 
 
+def test_a_setting_that_the_trainer_refuses_is_told(tiny_run):
+    report = report_of(RunFile.from_mapping({**tiny_run, "router_aux_loss_coef": 0.1}), None)
+    found = {finding.check: finding for phase in report.phases for finding in phase.findings}
+    assert found["time"].status == "note"
+    assert "not a Mixture-of-Experts" in found["time"].text
+
+
 def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measuring):
     offer("rewards", broken=Broken)
     rewards = ["--rewards.2", "{name: broken}"]
