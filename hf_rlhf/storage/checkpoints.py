@@ -147,10 +147,11 @@ def flaw(checkpoint: Path) -> str | None:
         if files == [MANIFEST]:
             return f"its {MANIFEST} cannot be read"
         return f"{_first_names(files)} changed or missing since it was saved"
-    # A loader may use them: transformers reads a pytorch_model.bin rather than an adapter.
+    # A loader may use them: transformers reads a pytorch_model.bin rather than an adapter. Those of
+    # desktops and network disks begin with a dot.
     sealed = parse_json((checkpoint / MANIFEST).read_text())
     names = [path.relative_to(checkpoint).as_posix() for path in _files(checkpoint)]
-    if strays := [name for name in names if name not in sealed]:
+    if strays := [name for name in names if name not in sealed and not Path(name).match(".*")]:
         return f"{_first_names(strays)} not in its {MANIFEST}; move foreign files away"
     return None
 

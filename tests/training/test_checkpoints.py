@@ -177,6 +177,8 @@ def test_a_checkpoint_with_a_foreign_file_is_skipped(tmp_path, capsys):
     """transformers reads `pytorch_model.bin` before an adapter."""
     made(tmp_path, 1)
     checkpoint = made(tmp_path, 2)
+    (checkpoint / ".DS_Store").write_bytes(b"of a desktop")
+    assert newest_valid(tmp_path) == checkpoint
     (checkpoint / "pytorch_model.bin").write_bytes(b"of something else")
     assert newest_valid(tmp_path) == tmp_path / "checkpoint-1"
     assert "pytorch_model.bin not in its manifest.json" in capsys.readouterr().out
