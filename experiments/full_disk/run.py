@@ -29,7 +29,6 @@ import hf_rlhf.training.start  # noqa: F401 - for the runs that are forked from 
 from hf_rlhf.config import load_component
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.storage.checkpoints import valid_checkpoints
-from hf_rlhf.storage.disk import WAIT
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.train import main as train_main
@@ -333,7 +332,6 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="train every weight, not a LoRA")
     parser.add_argument("--keep", type=int, help="save_total_limit")
     chosen = parser.parse_args()
-    os.environ[WAIT] = "0"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unmount first
     load_component("trainers", "refiner_grpo")  # what takes seconds to import is imported once
     changes: dict = {"save_total_limit": chosen.keep} if chosen.keep else {}

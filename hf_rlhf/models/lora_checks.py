@@ -119,12 +119,25 @@ def _disagreements(run: "Run", config: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the LoRA settings that differ from the continued adapter's."""
     for setting, key in _SETTINGS.items():
         value, saved = run.spec.settings.get(setting), config.get(key)
-        if value is not None and _plain(value) not in (_plain(saved), ["all-linear"]):
-            yield Problem(
-                setting,
-                f"is {value!r}, and the adapter that is continued has {saved!r}.",
-                "Leave it out, or write the adapter's own value, which it keeps.",
-            )
+        if value is None or _plain(value) in (_plain(saved), ["all-linear"]):
+            continue
+        if key == "target_modules" and _modules(run, value) == _modules(run, saved):
+            continue  # peft saves whole names of modules
+        yield Problem(
+            setting,
+            f"is {value!r}, and the adapter that is continued has {saved!r}.",
+            "Leave it out, or write the adapter's own value, which it keeps.",
+        )
+
+
+def _modules(run: "Run", names: Any) -> set[str]:
+    """Return the base's modules that a LoRA on `names` (full names or suffixes) changes."""
+    listed = _plain(names) or []
+    try:
+        modules = [name for name, _ in skeleton(run).named_modules()]
+    except ValueError:
+        return set(listed)  # a kind of model that only its trainer can build
+    return {module for module in modules if is_target(module, listed)}
 
 
 def _plain(value: Any) -> Any:

@@ -72,7 +72,7 @@ if rank == 0:
     checkpoints.free_bytes = lambda _: 0
 try:
     control = SimpleNamespace(should_save=True)
-    CheckpointManifestCallback(None, wait=0).on_step_end(args, at, control, **model)
+    CheckpointManifestCallback(None).on_step_end(args, at, control, **model)
 except DiskError:
     os.write(1, f"{rank} stopped\\n".encode())
 

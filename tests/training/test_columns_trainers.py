@@ -195,11 +195,14 @@ def test_a_reward_model_is_published_and_pulled(folder, reward, tmp_path, monkey
     identity = read_identity(adapter)
     assert identity is not None
     assert (identity["base"], adapter.name) == ("demo/base", "adapter")
-    # Of somebody's repository nothing else is fetched, whatever lies there.
+    # Of somebody's repository nothing but the adapter and its tokenizer is fetched.
     assert sorted(path.name for path in adapter.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
         "base_identity.json",
+        "chat_template.jinja",
+        "tokenizer.json",
+        "tokenizer_config.json",
     ]
     assert identity["fingerprint"] == reward.model.identity["fingerprint"]
     assert TrainedRows.read(tmp_path / "pulled") == TrainedRows.read(folder / "reward" / "adapter")
