@@ -99,6 +99,7 @@ class ChatModel:
         seed: int | None = None,
         on_text: Callable[[str], object] | None = None,
         stop: Event | None = None,
+        template: Mapping[str, Any] | None = None,
     ) -> tuple[int, "Completion"]:
         """Return the number of prompt tokens, and the completion by an adapter.
 
@@ -112,6 +113,7 @@ class ChatModel:
             seed: for sampling; None draws a seed.
             on_text: receives the text as it comes.
             stop: ends the reply when it is set.
+            template: further arguments of the chat template, such as `tools`.
 
         Raises ModelError for an unknown adapter, and for a prompt that does not fit.
         """
@@ -120,9 +122,9 @@ class ChatModel:
         from hf_rlhf.evaluation.generation import generate
         from hf_rlhf.models import prompt_ids
 
-        template = (self.record.config.get("chat_template_kwargs") if self.record else None) or {}
+        own = (self.record.config.get("chat_template_kwargs") if self.record else None) or {}
         try:
-            (ids,) = prompt_ids(self.tokenizer, [prompt], template)
+            (ids,) = prompt_ids(self.tokenizer, [prompt], {**own, **(template or {})})
         except TemplateError as error:
             raise ModelError(f"the chat template refuses these messages: {error}") from error
         if self.positions is not None and (most := min(most, self.positions - len(ids))) < 1:
