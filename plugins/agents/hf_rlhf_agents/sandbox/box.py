@@ -198,7 +198,10 @@ def _bubblewrap(folder: Path, inside: str, filter_file: int) -> list[str]:
     argv += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
     for name in ("bin", "lib", "lib64"):
         argv += ["--symlink", f"usr/{name}", f"/{name}"]
-    argv += ["--size", str(16 << 20), "--tmpfs", "/tmp", "--bind", str(folder), "/box"]
+    # Memory of a tmpfs belongs to no process: each has a size, and the others are read-only.
+    for name in ("/tmp", "/dev/shm"):
+        argv += ["--size", str(16 << 20), "--tmpfs", name]
+    argv += ["--bind", str(folder), "/box", "--remount-ro", "/dev", "--remount-ro", "/"]
     argv += ["--chdir", inside, "--setenv", "PATH", _PATH, "--setenv", "HOME", "/box"]
     return argv
 
