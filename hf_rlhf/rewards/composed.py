@@ -109,6 +109,9 @@ class ComposedReward:
     )
     """Prompt, completion, reward and components of the last completion of the last call."""
 
+    last_scores: Scores | None = field(default=None, init=False, repr=False, compare=False)
+    """The scores of the last call, for credit by turn."""
+
     observer: Callable[[Sequence[ScoredRow]], None] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -141,6 +144,7 @@ class ComposedReward:
             if log_metric is not None:
                 gather_rows([], failed=error)
             raise
+        self.last_scores = scores
         if log_metric is not None:
             step = getattr(columns.get("trainer_state"), "global_step", 0)
             masked = self._masked(columns.get("completion_ids"), len(completions))

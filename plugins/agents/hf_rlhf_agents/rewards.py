@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hf_rlhf.scores import Score
@@ -51,10 +52,28 @@ class TaskProcess:
         self, prompts: Sequence[Any], completions: Sequence[Any], task: Sequence[str], **_: Any
     ) -> list[Score]:
         """Return a score for each completion."""
-        return [
-            process(Task.model_validate_json(each), calls_of(_messages(completion))).score
-            for each, completion in zip(task, completions, strict=True)
-        ]
+        pairs = zip(task, completions, strict=True)
+        return [_progress(each, calls_of(_messages(completion))) for each, completion in pairs]
+
+    def turn_scores(
+        self, prompts: Sequence[Any], completions: Sequence[Any], task: Sequence[str], **_: Any
+    ) -> list[list[float]]:
+        """Return by how much each turn of a completion raised its score, for `credit: turn`."""
+        found = []
+        for each, completion in zip(task, completions, strict=True):
+            turns: list[Any] = []
+            scores = [0.0]
+            for message in _messages(completion):
+                turns.append(message)
+                if message["role"] == "assistant":
+                    scores.append(_progress(each, calls_of(turns)))
+            found.append([after - before for before, after in pairwise(scores)])
+        return found
+
+
+def _progress(task: str, calls: Sequence[Called]) -> float:
+    expected = Task.model_validate_json(task)
+    return process(expected, calls).score if expected.calls else 0.0
 
 
 def outcome(

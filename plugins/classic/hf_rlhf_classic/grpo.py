@@ -1,8 +1,8 @@
 """Group relative policy optimization under a composed reward, with TRL's public API only."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -17,6 +17,7 @@ from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
 from hf_rlhf_classic.reference import SavesNoReference, held_reference
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
+from hf_rlhf_classic.turn_credit import CreditsTurns, TurnCredit, credit_problems
 
 FLAT = "frac_reward_zero_std"
 """TRL's name for the share of groups with equal rewards for all completions."""
@@ -25,6 +26,14 @@ FLAT = "frac_reward_zero_std"
 @dataclass
 class GroupConfig(SharesPromptConfig, PromptsPerStep, GRPOConfig):  # type: ignore[misc]
     """TRL's `GRPOConfig`, with the option to set the global batch in prompts."""
+
+    credit: Literal["completion", "turn"] = field(
+        default="completion",
+        metadata={
+            "help": "turn: what a turn earned (rewards with `turn_scores`) is no advantage of the "
+            "turns after it."
+        },
+    )
 
 
 class GroupSampling(SavesNoReference, SharesPrompt):
@@ -48,7 +57,7 @@ class GroupSampling(SavesNoReference, SharesPrompt):
         trainer: Self = build(
             **policy_arguments(run),
             **run.tool_arguments(),
-            reward_funcs=[run.reward],
+            reward_funcs=[cls.credited(run)],
             args=run.training,
             train_dataset=run.dataset["train"],
             eval_dataset=validation_rows(run),
@@ -62,6 +71,11 @@ class GroupSampling(SavesNoReference, SharesPrompt):
         return trainer
 
     @classmethod
+    def credited(cls, run: Run) -> Any:
+        """Return the reward that TRL calls."""
+        return run.reward
+
+    @classmethod
     def step_shape(cls, run: Run) -> StepShape:
         """Return the step's shape: TRL's fused head, and the reference."""
         most = run.training.max_completion_length
@@ -69,7 +83,7 @@ class GroupSampling(SavesNoReference, SharesPrompt):
         return StepShape(head="fused", held=held_reference(run), packed=packed)
 
 
-class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
+class GroupTrainer(GroupSampling, CreditsTurns, GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
 
     Advantages are rewards standardised within the completions of a single prompt; a group with
@@ -87,6 +101,26 @@ class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
         citations=("Shao et al. 2024, DeepSeekMath, arXiv:2402.03300",),
         summary="KL to the starting weights is the k3 estimator in the loss, times `beta`.",
     )
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Add why turns cannot have their own credit."""
+        return [*super().preflight(run), *credit_problems(run)]
+
+    @classmethod
+    def credited(cls, run: Run) -> Any:
+        """Return the run's reward, which keeps the scores of turns for `credit: turn`."""
+        if run.training.credit == "completion":
+            return run.reward
+        args = run.training
+        return TurnCredit(run.reward, args.num_generations, args.scale_rewards, run.tokenizer.decode)
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this loads the weights."""
+        trainer = super().from_run(run)
+        trainer.watch_credit()
+        return trainer
 
 
 class TellFlatGroups(TrainerCallback):  # type: ignore[misc]
