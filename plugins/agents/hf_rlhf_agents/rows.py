@@ -41,7 +41,10 @@ def agent_tasks(
     """
     chosen = read_set(tasks)
     halves = {
-        half: [chosen.of(task) for task in select(chosen.tasks, categories, tiers, max_per_category, half)]
+        half: [
+            chosen.of(task)
+            for task in select(chosen.tasks, categories, tiers, max_per_category, half)
+        ]
         for half in ("train", "test")
     }
     return _loaded(halves, instruction, {"tasks": tasks})
@@ -82,7 +85,9 @@ def _loaded(halves: dict[str, list[Task]], instruction: str, report: dict[str, A
 
     if any(task.scored == "gaia" for tasks in halves.values() for task in tasks):
         _need_inspect()
-    splits = {half: Dataset.from_list(list(_rows(tasks, instruction))) for half, tasks in halves.items()}
+    splits = {
+        half: Dataset.from_list(list(_rows(tasks, instruction))) for half, tasks in halves.items()
+    }
     counts = {half: len(tasks) for half, tasks in halves.items()}
     return Loaded(DatasetDict(splits), {**report, "rows": counts})
 

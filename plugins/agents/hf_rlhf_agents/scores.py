@@ -123,7 +123,9 @@ def token_f1(task: Task, answer: str) -> float:
 def process(task: Task, calls: Sequence[Called]) -> Process:
     """Compare calls with the expected calls, by edit distance over whole calls."""
     wanted = [_key(task.calls, call.tool, call.arguments) for call in task.calls]
-    made = [_key(task.calls, call.tool, call.arguments) or f"other {n}" for n, call in enumerate(calls)]
+    made = [
+        _key(task.calls, call.tool, call.arguments) or f"other {n}" for n, call in enumerate(calls)
+    ]
     matched = sum(
         block.src_end - block.src_start
         for block in Levenshtein.opcodes(wanted, made)

@@ -81,7 +81,9 @@ def test_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(0o755)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        code = REFUSED[name].replace("CANARY", str(canary)).replace("HOST", str(psutil.Process().pid))
+        code = (
+            REFUSED[name].replace("CANARY", str(canary)).replace("HOST", str(psutil.Process().pid))
+        )
         code = code.replace("PORT", str(server.getsockname()[1]))
         said = run(ATTEMPT.format(code.replace("\n", "\n    ")))
     assert "ESCAPED" not in said
@@ -134,7 +136,9 @@ def test_no_process_outlives_its_command(how: str) -> None:
         f"  os.execvp('sleep', ['{mark}', '50'])\nprint('parent')"
     )
     assert "parent" in run(code)
-    assert not [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or ())]
+    assert not [
+        each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or ())
+    ]
 
 
 def test_link_out_of_the_box(tmp_path: Path) -> None:
@@ -169,7 +173,7 @@ FORGED = {
     "all pass": "print('ok 2 passed'); raise SystemExit(0)",
     "equal to everything": "class E:\n  __eq__ = lambda s, o: True\ndef f(x): return E()",
     "a number that is everything": "class E(int):\n  __eq__ = lambda s, o: True\ndef f(x): return E(0)",
-    "patches json": "import json; json.dumps = lambda *_: '[{\"value\": true}, {\"value\": true}]'",
+    "patches json": 'import json; json.dumps = lambda *_: \'[{"value": true}, {"value": true}]\'',
     "true is not 1": "def f(x): return True",
     "asks its caller": "import sys\ndef f(x): return sys._getframe(1).f_globals.get('given')",
     "hangs": "while True: pass",

@@ -113,7 +113,7 @@ class GroupTrainer(GroupSampling, CreditsTurns, GRPOTrainer):  # type: ignore[mi
         if run.training.credit == "completion":
             return run.reward
         args = run.training
-        return TurnCredit(run.reward, args.num_generations, args.scale_rewards, run.tokenizer.decode)
+        return TurnCredit(run.reward, args.num_generations, run.tokenizer.decode)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

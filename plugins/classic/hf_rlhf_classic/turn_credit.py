@@ -7,7 +7,8 @@ tokens of turn k get the advantage
     A[i, k] = (T[i] - past[i, k]) - mean over all j of (T[j] - past[j, k])
 
 where past[i, k] is the sum of r[i, t] over t < k, and a completion that ended before turn k keeps
-its whole past. TRL's own advantage is A[i, 0]; so turns that earn nothing change nothing.
+its whole past. TRL's own advantage without scaling is A[i, 0]; so turns that earn nothing change
+nothing.
 
 The sum over k of A[i, k] times the gradient of turn k's log-probability is an unbiased estimate of
 the policy gradient, up to the factor (G - 1) / G that GRPO's mean has too: what is subtracted from
@@ -24,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trl.trainer.utils import nanstd
 
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import Problem, RewardError
@@ -34,7 +34,6 @@ from hf_rlhf.scores import Score
 
 METHOD = "turn_scores"
 """The method of a reward that returns, for each completion, what each of its turns earned."""
-_EPSILON = 1e-4  # TRL adds it to the standard deviation
 _CLOSE = 1e-4
 
 
@@ -54,8 +53,6 @@ class TurnCredit:
 
     reward: Any
     group: int
-    scale: str
-    """TRL's `scale_rewards`."""
     decode: Callable[[Any], str]
     """Decodes the tokens of a prompt."""
     is_training: Callable[[], bool] = lambda: True
@@ -82,11 +79,9 @@ class TurnCredit:
         rows = [_Row(*each) for each in zip(totals, turns, strict=True)]
         first, gathered = _place(len(rows)), gather_rows(rows)
         past = corrections(
-            [row.total for row in gathered],
-            [row.turns for row in gathered],
-            group=self.group,
-            scale=self.scale,
-        )[first : first + len(rows)]
+            [row.total for row in gathered], [row.turns for row in gathered], self.group
+        )
+        past = past[first : first + len(rows)]
         self._kept = {}
         for prompt, ids, each in zip(prompts, completion_ids, past, strict=True):
             text = text_of(prompt[-1:]) if isinstance(prompt, list) else prompt
@@ -116,7 +111,9 @@ class TurnCredit:
         scores = self.reward.last_scores
         sums: list[list[float]] = [[] for _ in completions]
         for part in scored_by_turn(self.reward):
-            found = getattr(part.reward, METHOD)(prompts=prompts, completions=completions, **columns)
+            found = getattr(part.reward, METHOD)(
+                prompts=prompts, completions=completions, **columns
+            )
             for at, (turns, score) in enumerate(zip(found, scores.parts[part.label], strict=True)):
                 if score is None:
                     continue
@@ -128,9 +125,7 @@ class TurnCredit:
                 sums[at] += [0.0] * (len(turns) - len(sums[at]))
                 for turn, value in enumerate(turns):
                     sums[at][turn] += part.weight * value
-        return [
-            () if _fails(self.reward, at) else tuple(turns) for at, turns in enumerate(sums)
-        ]
+        return [() if _fails(self.reward, at) else tuple(turns) for at, turns in enumerate(sums)]
 
     def _past(self, prompt: Tensor, ids: tuple[int, ...]) -> list[float]:
         """Return the kept corrections of a completion, of its own prompt where several have it."""
@@ -167,18 +162,17 @@ class CreditsTurns:
 
 
 def corrections(
-    totals: Sequence[Score], turns: Sequence[Sequence[float]], *, group: int, scale: str
+    totals: Sequence[Score], turns: Sequence[Sequence[float]], group: int
 ) -> list[list[float]]:
     """Return what to subtract from a completion's advantage at each of its turns.
 
-    It is past[i, k] less the group's mean of past[j, k], scaled as TRL scales advantages. Rows
-    without a total count nowhere, as in TRL.
+    It is past[i, k] less the group's mean of past[j, k]. Rows without a total count nowhere, as in
+    TRL.
 
     Args:
         totals: rewards of completions, group after group.
         turns: what each turn earned.
         group: completions of a prompt.
-        scale: `group`, `batch` or `none`.
     """
     most = max((len(each) for each in turns), default=0)
     past = torch.tensor(
@@ -190,8 +184,6 @@ def corrections(
     ).view(-1, group)
     past = past.masked_fill(known.isnan()[..., None], float("nan"))
     centred = past - past.nanmean(1, keepdim=True)
-    if scale != "none":
-        centred = centred / (_deviation(known, scale)[..., None] + _EPSILON)
     rows: list[list[float]] = centred.nan_to_num(0.0).view(-1, most + 1).tolist()
     return rows
 
@@ -217,7 +209,9 @@ def credit_problems(run: Run) -> list[Problem]:
         return []
     what = ""
     parts = scored_by_turn(run.reward) if run.reward is not None else []
-    if not run.tool_arguments().get("tools") and not run.tool_arguments().get("environment_factory"):
+    if not run.tool_arguments().get("tools") and not run.tool_arguments().get(
+        "environment_factory"
+    ):
         what, fix = "needs tools: without them a completion is one turn.", "Add `environment`."
     elif not parts:
         what = f"needs a reward that says what each turn earned (`{METHOD}`)."
@@ -225,6 +219,9 @@ def credit_problems(run: Run) -> list[Problem]:
     elif changed := [part.label for part in parts if part.clip or part.transform]:
         what = f"cannot follow `clip` or `transform` of {', '.join(changed)}."
         fix = "Leave them out: turns must add up to the score."
+    elif run.training.scale_rewards != "none":
+        what = "needs `scale_rewards: none`: totals may be equal where turns differ."
+        fix = "Write that, as unbiased gradients need."
     elif run.training.multi_objective_aggregation != "sum_then_normalize":
         what, fix = "needs `multi_objective_aggregation: sum_then_normalize`.", "Leave it out."
     return [Problem("credit", f"is turn, which {what}", fix)] if what else []
@@ -243,13 +240,6 @@ def _place(count: int) -> int:
     from accelerate import PartialState
 
     return PartialState().process_index * count
-
-
-def _deviation(known: Tensor, scale: str) -> Tensor:
-    """Return the standard deviation of totals that TRL divides by, (groups, 1)."""
-    if scale == "batch":
-        return nanstd(known).expand(len(known))[:, None]
-    return nanstd(known, dim=1)[:, None]
 
 
 def _ids(inputs: Mapping[str, Any]) -> list[tuple[int, ...]]:

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from hf_rlhf.errors import RewardError
+from hf_rlhf.errors import ConfigError, RewardError
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf_classic.grpo import GroupTrainer
 from hf_rlhf_classic.turn_credit import TurnCredit, corrections, turn_of_tokens
@@ -15,7 +15,13 @@ SETTINGS = {
     **{"environment": "calculator", "max_steps": 2, "per_device_train_batch_size": 8},
     **{"num_generations": 4, "max_completion_length": 48, "max_tool_calling_iterations": 3},
     **{"learning_rate": 1e-3, "use_cpu": True, "bf16": False, "activation_checkpointing": False},
-    **{"dataloader_pin_memory": False, "save_strategy": "no", "logging_steps": 1, "warmup_steps": 0},
+    **{
+        "dataloader_pin_memory": False,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "warmup_steps": 0,
+    },
+    **{"scale_rewards": "none"},
 }
 GROUP = 2
 EARNED = (0.0, 3.0, -1.0)
@@ -54,7 +60,7 @@ def expected_estimate(advantages, logits, outcome):
 
 def ours(turns, outcomes):
     totals = [sum(each) + outcome for each, outcome in zip(turns, outcomes, strict=True)]
-    taken = corrections(totals, turns, group=GROUP, scale="none")
+    taken = corrections(totals, turns, GROUP)
     mean = sum(totals) / GROUP
     return [
         [total - mean - past for past in own[: len(each)]]
@@ -69,7 +75,10 @@ def common(turns, outcomes):
         for each, outcome in zip(turns, outcomes, strict=True)
     ]
     return [
-        [value - _mean(other[k] for other in following if len(other) > k) for k, value in enumerate(own)]
+        [
+            value - _mean(other[k] for other in following if len(other) > k)
+            for k, value in enumerate(own)
+        ]
         for own in following
     ]
 
@@ -101,17 +110,15 @@ def test_the_estimate_is_unbiased_and_the_common_form_is_not(logits, outcome):
 
 
 def test_turns_that_earn_nothing_change_nothing():
-    assert corrections([1.0, 0.0], [(0.0, 0.0), (0.0,)], group=2, scale="group") == [[0.0] * 3] * 2
+    assert corrections([1.0, 0.0], [(0.0, 0.0), (0.0,)], 2) == [[0.0] * 3] * 2
 
 
-def test_the_first_turn_keeps_the_advantage_and_scales_follow_trl():
-    for scale, size in (("none", 1.0), ("group", 2**0.5 + 1e-4)):
-        taken = corrections([2.0, 0.0], [(2.0,), (0.0,)], group=2, scale=scale)
-        assert taken == [[0.0, pytest.approx(1 / size)], [0.0, pytest.approx(-1 / size)]]
+def test_the_first_turn_keeps_the_advantage():
+    assert corrections([2.0, 0.0], [(2.0,), (0.0,)], 2) == [[0.0, 1.0], [0.0, -1.0]]
 
 
 def test_a_completion_without_a_total_counts_nowhere():
-    taken = corrections([2.0, None, 0.0], [(2.0,), (9.0,), (0.0,)], group=3, scale="none")
+    taken = corrections([2.0, None, 0.0], [(2.0,), (9.0,), (0.0,)], 3)
     assert taken == [[0.0, 1.0], [0.0, 0.0], [0.0, -1.0]]
 
 
@@ -137,14 +144,16 @@ class Gate:
 
 def credit(reward, gates=()):
     composed = ComposedReward((Part("turns", reward, weight=0.5),), gates)
-    return TurnCredit(composed, 2, "none", lambda ids: "".join(map(str, ids.tolist())))
+    return TurnCredit(composed, 2, lambda ids: "".join(map(str, ids.tolist())))
 
 
 def batch(prompt_ids, completion_ids, mask, advantages):
     return {
         "prompt_ids": torch.tensor(prompt_ids),
         "completion_ids": torch.tensor(completion_ids),
-        "completion_mask": torch.tensor([[int(token != 0) for token in row] for row in completion_ids]),
+        "completion_mask": torch.tensor(
+            [[int(token != 0) for token in row] for row in completion_ids]
+        ),
         "tool_mask": torch.tensor(mask),
         "advantages": torch.tensor(advantages),
     }
@@ -199,34 +208,58 @@ def test_evaluations_between_micro_batches_change_nothing():
     assert reward.advantages(batch([[7]], [[9]], [[1]], [0.0])).tolist() == [[0.0]]
 
 
-def test_turns_that_earn_nothing_train_equal_weights(prepared, offer):
-    class Nothing:
-        """The answer's length, earned by no turn but the first."""
+class Length:
+    """The answer's length."""
 
-        def __call__(self, prompts, completions, **_):
-            return [float(len(str(each[-1]["content"]))) for each in completions]
+    def __call__(self, prompts, completions, **_):
+        return [float(len(str(each[-1]["content"]))) for each in completions]
 
-        def turn_scores(self, prompts, completions, **_):
-            return [
-                [score] + [0.0] * (sum(m["role"] == "assistant" for m in each) - 1)
-                for score, each in zip(self(prompts, completions), completions, strict=True)
-            ]
 
-    class Shifted(Nothing):
-        """The same, earned by the last turn: later turns have other advantages than earlier ones."""
+class Calls:
+    """0.5 for each turn, or nothing for any."""
 
-        def turn_scores(self, prompts, completions, **_):
-            return [each[::-1] for each in super().turn_scores(prompts, completions)]
+    def __init__(self, each: float = 0.0):
+        self.each = each
 
-    offer("rewards", nothing=Nothing, shifted=Shifted)
+    def __call__(self, prompts, completions, **_):
+        return [sum(turns) for turns in self.turn_scores(prompts, completions)]
+
+    def turn_scores(self, prompts, completions, **_):
+        return [[self.each for m in each if m["role"] == "assistant"] for each in completions]
+
+
+@pytest.fixture
+def run(prepared, offer):
+    offer("rewards", length=Length, calls=Calls)
     rows = [{"prompt": [{"role": "user", "content": f"1{n}+3{n}="}]} for n in range(8)]
 
-    def weights(reward, credit):
-        run = prepared(rows, rows[:2], **SETTINGS, rewards=[{"name": reward}], credit=credit)
-        trainer = GroupTrainer.from_run(run)
+    def make(each=0.0, **settings):
+        rewards = [{"name": "length"}, {"name": "calls", "each": each}]
+        return prepared(rows, rows[:2], **{**SETTINGS, "rewards": rewards, **settings})
+
+    return make
+
+
+def test_turns_that_earn_nothing_train_equal_weights(run):
+    def weights(**settings):
+        trainer = GroupTrainer.from_run(run(**settings))
         trainer.train()
         return torch.cat([each.detach().flatten() for each in trainer.model.parameters()])
 
-    plain = weights("nothing", "completion")
-    assert torch.equal(plain, weights("shifted", "turn"))
-    assert not torch.equal(plain, weights("nothing", "turn"))
+    assert torch.equal(weights(credit="completion"), weights(credit="turn"))
+    one = weights(credit="completion", each=0.5)
+    assert not torch.equal(one, weights(credit="turn", each=0.5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"environment": None}, "needs tools"),
+        ({"rewards": [{"name": "length"}]}, "turn_scores"),
+        ({"rewards": [{"name": "calls", "clip": [0, 1]}]}, "clip"),
+        ({"scale_rewards": "group"}, "scale_rewards: none"),
+    ],
+)
+def test_what_turn_credit_needs(run, settings, problem):
+    with pytest.raises(ConfigError, match=problem):
+        run(**{"credit": "turn", **settings})

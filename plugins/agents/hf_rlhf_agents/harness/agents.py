@@ -33,7 +33,9 @@ NEXT = (
 ALONE = "The one who looks it up knows nothing else: name everything that the query is about."
 RELATIVE = "You may refer to earlier facts."
 LOOK_UP = "Make one call of a tool, for this query: "
-SUMMARY = f"Rewrite these notes for the question in at most {WORDS} words. Keep every fact it needs."
+SUMMARY = (
+    f"Rewrite these notes for the question in at most {WORDS} words. Keep every fact it needs."
+)
 FINAL = f"Answer the question from these facts. End with a line `{ANSWER} ` and the answer alone."
 
 

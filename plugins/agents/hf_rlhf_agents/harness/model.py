@@ -95,9 +95,7 @@ class saved(ModelAPI):  # type: ignore[misc]  # noqa: N801 - the name of the pro
         choice = ChatCompletionChoice(
             message=message, stop_reason="max_tokens" if completion.truncated else reason
         )
-        used = ModelUsage(
-            input_tokens=count, output_tokens=len(ids), total_tokens=count + len(ids)
-        )
+        used = ModelUsage(input_tokens=count, output_tokens=len(ids), total_tokens=count + len(ids))
         return ModelOutput(model=self.model_name, choices=[choice], usage=used)
 
     def max_connections(self) -> int:

@@ -41,7 +41,9 @@ def _tool(name: str) -> ToolDef:
         _with_signature(call, method),
         name=name,
         description=about["description"],
-        parameters={key: each["description"] for key, each in about["parameters"]["properties"].items()},
+        parameters={
+            key: each["description"] for key, each in about["parameters"]["properties"].items()
+        },
         options={"schema": schema},
     )
 

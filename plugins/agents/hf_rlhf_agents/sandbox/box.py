@@ -108,7 +108,11 @@ class Box:
             SandboxError: the box itself could not start.
         """
         most = seconds if seconds is not None else self.limits.seconds
-        with _one_at_a_time(self._user), _filter() as filter_file, tempfile.TemporaryFile() as given:
+        with (
+            _one_at_a_time(self._user),
+            _filter() as filter_file,
+            tempfile.TemporaryFile() as given,
+        ):
             given.write(stdin)
             given.seek(0)
             inside = str(Path("/box", folder))
