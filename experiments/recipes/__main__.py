@@ -16,6 +16,7 @@ RECIPES = {
     "classic": ("classic", "build"),
     "refiner": ("refiner", "build"),
     "traces": ("traces", "build"),
+    "agents": ("agents", "build"),
     "speech_codec": ("speech", "make_codec"),
     "speech_references": ("speech", "make_references"),
     "speech_speaker": ("speech", "make_speaker"),

@@ -12,8 +12,9 @@ from typing import Any
 
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf_agents.calculator import calculate
+from hf_rlhf_agents.chains import facts_of
 from hf_rlhf_agents.tasks import Task
-from hf_rlhf_worlds.multihop import NAMES, RELATIONS, World, kind_of
+from hf_rlhf_worlds.multihop import NAMES, RELATIONS, kind_of
 
 MOST_TEXT = 20_000
 """Characters of a result; the rest is cut, and the cut is said in the result."""
@@ -110,7 +111,7 @@ class Desk:
         relation, name = relation.strip().lower(), name.strip().title()
         if name not in NAMES[kind_of(name)] or relation not in RELATIONS[kind_of(name)]:
             raise ValueError(f"no {relation!r} of {name!r} in the register")
-        return World(self._now.facts).hop(relation, name).sentence
+        return facts_of(self._now.facts).hop(relation, name).sentence
 
     @property
     def _now(self) -> Task:
