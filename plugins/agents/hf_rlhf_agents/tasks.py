@@ -20,7 +20,7 @@ from hf_rlhf_agents.calculator import calculate
 
 Tier = Literal["easy", "medium", "hard"]
 Scored = Literal["text", "number", "refusal", "gaia", "cases"]
-SETS = ("agentbench_mini", "gaia_mini", "code_repair")
+SETS = ("agentbench_mini", "gaia_mini", "code_repair", "practice")
 """Names of the sets in this package; `chains` makes tasks of any length."""
 
 
