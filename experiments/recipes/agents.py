@@ -1,8 +1,7 @@
 """`tiny_agent` of hf_rlhf_agents: it can look facts up, and has imitated a careless user.
 
-The user answers chains of lookups over many worlds, so that facts are never known by heart. Half of
-the time they stop a lookup early, or look something else up first; reinforcement learning has the
-habit to gain. The chat template writes the names of tools, and no system message:
+The user answers chains of lookups over many worlds, so that facts are never known by heart. In half
+of the chains they stop a lookup early, or make one twice; reinforcement learning can add care. The chat template writes the names of tools, and no system message:
 
     <system>lookup<end><user>Who is the mentor of the mayor of Barham?<end>
     <assistant><call>lookup<relation>mayor</relation><name>Barham</name></call><end>
@@ -20,7 +19,7 @@ from classic import END, PAD, ROLES
 from training import IGNORED, padded, train, warm_up_and_decay
 
 from hf_rlhf_agents.chains import chain_tasks
-from hf_rlhf_agents.demonstrations import demonstrate
+from hf_rlhf_agents.demonstrations import careless, demonstrate
 from hf_rlhf_worlds.multihop import NAMES, RELATIONS
 from hf_rlhf_worlds.tiny_models import save_model, small_llama
 from hf_rlhf_worlds.tokenizers import add_plain_tokens, byte_level, small_tokenizer, word_model
@@ -29,9 +28,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
-STEPS = (2000,)
+STEPS = (900,)
 RATE = 3e-3
 HOPS = (1, 2, 3, 4)
+MISTAKES = 0.5
+"""Share of the demonstrations with a mistake."""
 WORLDS = range(100, 160)
 """Far from the worlds of tasks, 0 and 1."""
 DEMONSTRATIONS = 6000
@@ -91,7 +92,7 @@ def _losses(model: Any, tokenizer: Any, seed: int) -> Iterator["Tensor"]:
 
     def row(world: int, hops: int) -> tuple[list[int], list[int]]:
         task = next(chain_tasks(hops, rng.randrange(10**9), world))
-        chat = [{"role": "user", "content": task.question}, *demonstrate(task)]
+        chat = [{"role": "user", "content": task.question}, *demonstrate(task, careless(task, rng, MISTAKES))]
         text = tokenizer.apply_chat_template(chat, tools=tools, tokenize=False)
         ids, labels, writes = tokenizer(text).input_ids, [], False
         for token in ids:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -36,8 +37,8 @@ def _eval_options(verb: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         default=EMBEDDED,
-        help="a run, weights, an adapter or a Hub id; or PROVIDER/NAME of inspect_ai, such as "
-        "openai-api/mine/NAME (default: a tiny model that looks facts up)",
+        help="a folder of a run, weights or an adapter; saved/ID for the Hub; or PROVIDER/NAME of "
+        "inspect_ai, such as openai-api/mine/NAME (default: a tiny model that looks facts up)",
     )
     verb.add_argument("--agent", action="append", help="repeat for several (default: react)")
     verb.add_argument("--out", type=Path, default=Path("agents"), help="folder of the logs")
@@ -85,48 +86,58 @@ def chosen_tasks(options: argparse.Namespace) -> list[Task]:
 def evaluate(options: argparse.Namespace) -> int:
     """Run each agent on the tasks, and print a table of agents by categories."""
     _need_inspect()
-    import inspect_ai
-    from inspect_ai.model import get_model
-
-    from hf_rlhf_agents.harness import agent_task
-
-    agents = options.agent or ["react"]
     tasks = chosen_tasks(options)
-    if any(task.scored == "cases" for task in tasks):
-        from hf_rlhf_agents.sandbox import check
-
-        check()
-    made = [agent_task(tasks, agent, epochs=options.epochs) for agent in agents]
-    try:
-        model = get_model(model_name(options.model))
-    except HfRlhfError:
-        raise
-    except Exception as error:  # noqa: BLE001 - of inspect_ai's providers
-        raise ConfigError(f"model {options.model!r}: {error}") from error
-    print(f"{len(tasks)} tasks, {options.epochs} run(s) of each, by {model.name}", flush=True)
-    settings: dict[str, Any] = {
-        **{"model": model, "log_dir": str(options.out), "display": "none", "score_display": False},
-        **{"temperature": options.temperature, "max_tokens": options.max_tokens},
-        **{"seed": options.seed, "fail_on_error": False},
-    }
-    if options.resume:
-        done, logs = inspect_ai.eval_set(made, **settings)
-    else:
-        logs = inspect_ai.eval(made, **settings)
-        done = all(log.status == "success" for log in logs)
+    done, logs = run_agents(options, tasks, options.agent or ["react"], resume=options.resume)
     show_table([log.location for log in logs])
     print(f"Read the runs: inspect view --log-dir {options.out}")
     return 0 if done else 1
 
 
-def model_name(name: str) -> str:
-    """Return the name of a model for inspect_ai; ours go through the provider `saved`."""
-    from inspect_ai.model._providers import providers
+def run_agents(
+    options: argparse.Namespace, tasks: Sequence[Task], agents: Sequence[str], resume: bool
+) -> tuple[bool, list[Any]]:
+    """Run agents, and return whether all ended well, and their logs.
 
-    known = {each for each in vars(providers) if not each.startswith("_")}
-    provider = name.partition("/")[0]
-    is_ours = name.startswith("package://") or Path(name).exists() or provider not in known
-    return f"hf_rlhf_agents/saved/{name}" if is_ours and provider != "mockllm" else name
+    With `resume`, runs that the logs in `--out` have are not repeated. Raises ConfigError for a
+    model that does not load, and for logs of another model.
+    """
+    import inspect_ai
+    from inspect_ai.log import list_eval_logs, read_eval_log
+    from inspect_ai.model import get_model
+
+    from hf_rlhf_agents.harness import agent_task
+
+    if any(task.scored == "cases" for task in tasks):
+        from hf_rlhf_agents.sandbox import check
+
+        check()
+    made = [agent_task(tasks, agent, epochs=options.epochs) for agent in agents]
+    name = model_name(options.model)
+    if resume:
+        for info in list_eval_logs(str(options.out)):
+            if (other := read_eval_log(info, header_only=True).eval.model) != name:
+                what = f"{options.out} has logs of {other}, and this is {name}. Name another --out."
+                raise ConfigError([what])
+    try:
+        model = get_model(name)
+    except HfRlhfError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of inspect_ai's providers
+        raise ConfigError([f"model {options.model!r}: {error}"]) from error
+    settings: dict[str, Any] = {
+        **{"model": model, "log_dir": str(options.out), "display": "none", "score_display": False},
+        **{"temperature": options.temperature, "max_tokens": options.max_tokens},
+        **{"seed": options.seed, "fail_on_error": False},
+    }
+    if resume:
+        return inspect_ai.eval_set(made, **settings)
+    logs = inspect_ai.eval(made, **settings)
+    return all(log.status == "success" for log in logs), logs
+
+
+def model_name(name: str) -> str:
+    """Return the name of a model for inspect_ai: that of a folder goes through `saved`."""
+    return f"saved/{name}" if name.startswith("package://") or Path(name).exists() else name
 
 
 def table(options: argparse.Namespace) -> int:
@@ -185,8 +196,39 @@ def _table_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("logs", nargs="+", help="logs of inspect_ai")
 
 
+def _trajectory_options(verb: argparse.ArgumentParser) -> None:
+    _eval_options(verb)
+    verb.set_defaults(tasks="practice", temperature=1.0, out=Path("trajectories"))
+    verb.add_argument("--least_process", type=float, default=0.8, help="score of the calls to keep")
+    verb.add_argument("--dry_run", action="store_true", help="show the plan, and run nothing")
+    verb.add_argument("--skip_generation", action="store_true", help="sort the runs of --out again")
+
+
+def trajectories(options: argparse.Namespace) -> int:
+    """Run the agent on tasks, and keep the runs that are right in outcome and process."""
+    _need_inspect()
+    tasks = chosen_tasks(options)
+    counts = Counter(task.category for task in tasks)
+    listed = ", ".join(f"{count} {category}" for category, count in counts.items())
+    print(f"{len(tasks)} tasks ({listed}), {options.epochs} run(s) of each, by {options.model}")
+    if options.dry_run:
+        return 0
+    from hf_rlhf_agents.trajectories import KEPT, write_trajectories
+
+    if not options.skip_generation:
+        run_agents(options, tasks, options.agent or ["react"], resume=True)
+    logs = sorted(options.out.glob("*.eval"))
+    if not logs:
+        raise DataError(f"{options.out} has no logs: leave --skip_generation out.")
+    found = write_trajectories(logs, options.out, options.least_process)
+    print(", ".join(f"{count} {reason}" for reason, count in found.items()))
+    print(f"Train on them: dataset {{name: sft, path: {options.out / KEPT}}}")
+    return 0 if found["kept"] else 1
+
+
 VERBS: dict[str, tuple[Any, Any, str]] = {
     "eval": (evaluate, _eval_options, "Run agents on tasks, and write logs of inspect_ai."),
+    "trajectories": (trajectories, _trajectory_options, "Make training data from right runs."),
     "table": (table, _table_options, "Print the table of logs, and compare the agents."),
 }
 

@@ -61,17 +61,22 @@ def read_log(path: str | Path) -> tuple[str, str, list[Row]]:
 
     Raises DataError for a file that is no log, or a log of other scorers.
     """
+    log = open_log(path)
+    return log.eval.task, log.eval.model, [row_of(sample) for sample in log.samples or []]
+
+
+def open_log(path: str | Path) -> Any:
+    """Return a log of inspect_ai. Raises DataError for a file that is none."""
     from inspect_ai.log import read_eval_log
 
     try:
-        log = read_eval_log(str(path))
+        return read_eval_log(str(path))
     except Exception as error:  # noqa: BLE001 - of inspect_ai and its file formats
         raise DataError(f"{path}: not a log of inspect_ai: {error}") from error
-    rows = [_row(sample) for sample in log.samples or []]
-    return log.eval.task, log.eval.model, rows
 
 
-def _row(sample: Any) -> Row:
+def row_of(sample: Any) -> Row:
+    """Return the row of a sample."""
     scores = sample.scores or {}
     if "task_outcome" not in scores and sample.error is None:
         raise DataError(f"sample {sample.id} has no score task_outcome: a log of other scorers.")

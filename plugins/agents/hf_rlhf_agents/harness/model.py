@@ -14,7 +14,6 @@ from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessage,
     ChatMessageAssistant,
-    ChatMessageTool,
     GenerateConfig,
     ModelAPI,
     ModelOutput,
@@ -24,6 +23,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolCall, ToolChoice, ToolInfo
 
 from hf_rlhf.errors import ModelError
+from hf_rlhf_agents.harness.messages import as_dict
 
 MAX_TOKENS = 512
 
@@ -67,7 +67,7 @@ class saved(ModelAPI):  # type: ignore[misc]  # noqa: N801 - the name of the pro
         if tools and not self._calls_tools:
             raise ModelError(f"{self.model_name} cannot call tools: its chat template has none.")
         chat, schemas = self._chat, [schema_of(tool) for tool in tools]
-        prompt = [_as_dict(message) for message in messages]
+        prompt = [as_dict(message) for message in messages]
         template = {"tools": schemas or None, "chat_template": self._template}
         template = {key: value for key, value in template.items() if value is not None}
         sampling = SimpleNamespace(temperature=config.temperature or 0.0, top_p=config.top_p or 1.0)
@@ -110,19 +110,6 @@ def schema_of(tool: ToolInfo) -> dict[str, Any]:
         return schema
     function = tool.model_dump(exclude_none=True, exclude={"options"})
     return {"type": "function", "function": function}
-
-
-def _as_dict(message: ChatMessage) -> dict[str, Any]:
-    """Return a message in the form of Chat Completions, with arguments as objects."""
-    plain: dict[str, Any] = {"role": message.role, "content": message.text}
-    if isinstance(message, ChatMessageTool):
-        return {**plain, "name": message.function or ""}
-    if isinstance(message, ChatMessageAssistant) and message.tool_calls:
-        plain["tool_calls"] = [
-            {"type": "function", "function": {"name": call.function, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    return plain
 
 
 def _call(call: dict[str, Any], at: int) -> ToolCall:
