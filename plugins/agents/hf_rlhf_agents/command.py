@@ -27,9 +27,9 @@ def command(argv: Sequence[str]) -> int:
     for name, (run, add, about) in VERBS.items():
         verb = verbs.add_parser(name, help=about, description=about, allow_abbrev=False)
         add(verb)
-        verb.set_defaults(run=run)
+        verb.set_defaults(call=run)
     chosen = parser.parse_args(argv)
-    return int(chosen.run(chosen))
+    return int(chosen.call(chosen))
 
 
 def _eval_options(verb: argparse.ArgumentParser) -> None:
@@ -185,6 +185,52 @@ def _json(estimate: Any) -> Any:
     return None if estimate is None else estimate.as_json()
 
 
+def _show_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("log", help="a log of inspect_ai")
+    verb.add_argument("--count", type=int, default=3, help="how many, the worst first")
+    verb.add_argument("--id", help="the runs of this task")
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print the worst runs of a log: what was asked, called, returned and answered."""
+    _need_inspect()
+    from hf_rlhf.formatting import excerpt, visible
+    from hf_rlhf_agents.harness.messages import as_dict
+    from hf_rlhf_agents.results import open_log, row_of
+
+    samples = open_log(options.log).samples or []
+    pairs = [(row_of(each), each) for each in samples if options.id in (None, str(each.id))]
+    if not pairs:
+        raise DataError(f"{options.log} has no sample {options.id}.")
+    pairs.sort(key=lambda pair: (pair[0].outcome or 0.0, pair[0].process or 0.0))
+    for row, sample in pairs[: options.count]:
+        score = "not scored" if row.outcome is None else f"outcome {row.outcome:g}"
+        print(f"== {row.id} ({row.category}), run {row.epoch}: {score}, process {row.process}")
+        for message in map(as_dict, sample.messages):
+            called = [each["function"] for each in message.get("tool_calls", ())]
+            text = excerpt(visible(str(message["content"])), 600)
+            print(f"  {message['role']:9} {text}".rstrip())
+            for call in called:
+                print(f"  {'calls':9} {call['name']}({visible(str(call['arguments']))})")
+        if row.reason:
+            print(f"  {'reason':9} {visible(row.reason)}")
+    return 0
+
+
+def _log_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", type=Path, help="a run folder")
+    verb.add_argument("--out", type=Path, default=Path("agents"), help="folder of the log")
+
+
+def log(options: argparse.Namespace) -> int:
+    """Write the completions that a training run kept as a log of inspect_ai."""
+    _need_inspect()
+    from hf_rlhf_agents.run_log import write_run_log
+
+    print(write_run_log(options.run, options.out))
+    return 0
+
+
 def _need_inspect() -> None:
     from importlib.util import find_spec
 
@@ -229,6 +275,8 @@ def trajectories(options: argparse.Namespace) -> int:
 VERBS: dict[str, tuple[Any, Any, str]] = {
     "eval": (evaluate, _eval_options, "Run agents on tasks, and write logs of inspect_ai."),
     "trajectories": (trajectories, _trajectory_options, "Make training data from right runs."),
+    "show": (show, _show_options, "Print the worst runs of a log."),
+    "log": (log, _log_options, "Write a training run's completions as a log."),
     "table": (table, _table_options, "Print the table of logs, and compare the agents."),
 }
 
