@@ -10,16 +10,15 @@ of the chains they stop a lookup early, or make one twice; reinforcement learnin
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calculator import RESPONSE
 from classic import END, PAD, ROLES
-from training import IGNORED, padded, train, warm_up_and_decay
-
 from hf_rlhf_agents.chains import chain_tasks
 from hf_rlhf_agents.demonstrations import careless, demonstrate
+from training import IGNORED, padded, train, warm_up_and_decay
+
 from hf_rlhf_worlds.multihop import NAMES, RELATIONS
 from hf_rlhf_worlds.tiny_models import save_model, small_llama
 from hf_rlhf_worlds.tokenizers import add_plain_tokens, byte_level, small_tokenizer, word_model
@@ -38,8 +37,35 @@ WORLDS = range(100, 160)
 DEMONSTRATIONS = 6000
 BATCH = 32
 LENGTH = 1024
-_MARKS = ("<call>", "</call>", *(f"<{x}>" for x in ("relation", "name")), *(f"</{x}>" for x in ("relation", "name")))
-_WORDS = "lookup Who Which town is the of The ANSWER error no in register I cannot answer ' : . ? =".split()
+_MARKS = (
+    "<call>",
+    "</call>",
+    *(f"<{x}>" for x in ("relation", "name")),
+    *(f"</{x}>" for x in ("relation", "name")),
+)
+_WORDS = [
+    "lookup",
+    "Who",
+    "Which",
+    "town",
+    "is",
+    "the",
+    "of",
+    "The",
+    "ANSWER",
+    "error",
+    "no",
+    "in",
+    "register",
+    "I",
+    "cannot",
+    "answer",
+    "'",
+    ":",
+    ".",
+    "?",
+    "=",
+]
 _PIECES = r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]|\s"
 _TEMPLATE = (
     "{%- if tools -%}<system>{%- for tool in tools -%}"
@@ -92,7 +118,10 @@ def _losses(model: Any, tokenizer: Any, seed: int) -> Iterator["Tensor"]:
 
     def row(world: int, hops: int) -> tuple[list[int], list[int]]:
         task = next(chain_tasks(hops, rng.randrange(10**9), world))
-        chat = [{"role": "user", "content": task.question}, *demonstrate(task, careless(task, rng, MISTAKES))]
+        chat = [
+            {"role": "user", "content": task.question},
+            *demonstrate(task, careless(task, rng, MISTAKES)),
+        ]
         text = tokenizer.apply_chat_template(chat, tools=tools, tokenize=False)
         ids, labels, writes = tokenizer(text).input_ids, [], False
         for token in ids:

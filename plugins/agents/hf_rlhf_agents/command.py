@@ -13,9 +13,7 @@ from hf_rlhf.formatting import print_table
 from hf_rlhf_agents.tasks import SETS, Task, read_set, select
 
 EMBEDDED = "package://hf_rlhf_agents/tiny_agent"
-NEEDS = (
-    "Agents run on inspect_ai, which is not installed: `pip install 'hf-rlhf-agents[inspect]'`."
-)
+NEEDS = "Agents run on inspect_ai, which is not installed: `pip install 'hf-rlhf-agents[inspect]'`."
 
 
 def command(argv: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from hf_rlhf_agents.desk import Desk
+from hf_rlhf_agents.desk import tools_of
 from hf_rlhf_agents.scores import ANSWER
 from hf_rlhf_agents.tasks import Call, Task
 
@@ -19,13 +19,12 @@ def demonstrate(task: Task, calls: Sequence[Call] | None = None) -> list[dict[st
         calls: instead of the expected ones; if they are others, the answer is that of the last
             lookup, right or wrong.
     """
-    desk, messages = Desk(), []
-    desk.reset(task=task.model_dump_json())
+    tools, messages = tools_of(task), []
     made, result = task.calls if calls is None else calls, ""
     for call in made:
         arguments = {name: _text(value) for name, value in call.arguments.items()}
         try:
-            result = getattr(desk, call.tool)(**arguments)
+            result = tools[call.tool](**arguments)
         except ValueError as error:
             result = str({"error": str(error)})
         function = {"name": call.tool, "arguments": arguments}

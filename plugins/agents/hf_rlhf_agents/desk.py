@@ -29,7 +29,7 @@ def recorded(method: Callable[..., str]) -> Callable[..., str]:
     """Record a tool that could not run, and cut results to size."""
 
     @functools.wraps(method)
-    def call(self: "Desk", *args: Any, **kwargs: Any) -> str:
+    def call(self: "TaskTools", *args: Any, **kwargs: Any) -> str:
         try:
             text = str(method(self, *args, **kwargs))
         except ToolUnavailable as error:
@@ -42,8 +42,8 @@ def recorded(method: Callable[..., str]) -> Callable[..., str]:
     return call
 
 
-class Desk:
-    """Search, documents, a calculator and a register of facts.
+class TaskTools:
+    """A base of environments for tasks.
 
     `unavailable` lists the tools that could not run for the current prompt.
     """
@@ -56,6 +56,23 @@ class Desk:
         """Begin a task, given as JSON text in the column `task`."""
         self.unavailable = []
         self._task = Task.model_validate_json(task)
+
+    @property
+    def _now(self) -> Task:
+        if self._task is None:
+            raise ToolUnavailable("no task has begun")
+        return self._task
+
+    def _may_fail(self, tool: str, argument: str) -> None:
+        fails = self._now.fails
+        named = {key.casefold(): error for key, error in fails.items()}
+        error = named.get(f"{tool}: {argument.strip()}".casefold()) or named.get(tool)
+        if error:
+            raise ValueError(error)
+
+
+class Desk(TaskTools):
+    """Search, documents and a calculator."""
 
     @recorded
     def search(self, query: str) -> str:
@@ -97,6 +114,13 @@ class Desk:
         self._may_fail("calculate", expression)
         return calculate(expression)
 
+    def _texts(self) -> list[tuple[str, str]]:
+        return [*self._now.documents.items(), *self._now.files.items()]
+
+
+class Register(TaskTools):
+    """A register of facts about towns and people."""
+
     @recorded
     def lookup(self, relation: str, name: str) -> str:
         """Return a fact about a town or a person.
@@ -113,21 +137,22 @@ class Desk:
             raise ValueError(f"no {relation!r} of {name!r} in the register")
         return facts_of(self._now.facts).hop(relation, name).sentence
 
-    @property
-    def _now(self) -> Task:
-        if self._task is None:
-            raise ToolUnavailable("no task has begun")
-        return self._task
 
-    def _texts(self) -> list[tuple[str, str]]:
-        return [*self._now.documents.items(), *self._now.files.items()]
+def tools_of(task: Task) -> dict[str, Callable[..., str]]:
+    """Return the tools of a task by name, with the task begun. Raises KeyError."""
+    found = {}
+    for name in task.tools:
+        environment = TOOLS[name]()
+        environment.reset(task=task.model_dump_json())
+        found[name] = getattr(environment, name)
+    return found
 
-    def _may_fail(self, tool: str, argument: str) -> None:
-        fails = self._now.fails
-        named = {key.casefold(): error for key, error in fails.items()}
-        error = named.get(f"{tool}: {argument.strip()}".casefold()) or named.get(tool)
-        if error:
-            raise ValueError(error)
+
+TOOLS: dict[str, type[TaskTools]] = {
+    **dict.fromkeys(("search", "read", "calculate"), Desk),
+    "lookup": Register,
+}
+"""Name of a tool -> the environment that has it."""
 
 
 def _words(text: str) -> list[str]:

@@ -130,7 +130,9 @@ def by_category(rows: Sequence[Row], name: str = "outcome") -> dict[str, Interva
 
 def predicts(rows: Sequence[Row]) -> Interval | None:
     """Return the correlation of process and outcome over rows, with its interval."""
-    pairs = [(r.process, r.outcome) for r in rows if r.process is not None and r.outcome is not None]
+    pairs = [
+        (r.process, r.outcome) for r in rows if r.process is not None and r.outcome is not None
+    ]
     if not pairs:
         return None
     x, y = np.array(pairs, dtype=np.float64).T

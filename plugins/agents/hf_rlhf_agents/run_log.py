@@ -87,6 +87,10 @@ def _sample(at: int, kept: Mapping[str, Any]) -> EvalSample:
 def _means(samples: list[EvalSample]) -> Iterator[EvalScore]:
     for name in dict.fromkeys(name for sample in samples for name in sample.scores or {}):
         found = [(sample.scores or {}).get(name) for sample in samples]
-        values = [float(score.value) for score in found if score is not None and score.value == score.value]
+        values = [
+            float(score.value)
+            for score in found
+            if score is not None and score.value == score.value
+        ]
         mean = EvalMetric(name="mean", value=sum(values) / len(values) if values else float("nan"))
         yield EvalScore(name=name, scorer=name, metrics={"mean": mean})

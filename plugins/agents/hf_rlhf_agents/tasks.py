@@ -20,6 +20,7 @@ from hf_rlhf_agents.calculator import calculate
 
 Tier = Literal["easy", "medium", "hard"]
 Scored = Literal["text", "number", "refusal", "gaia", "cases"]
+TOOL_NAMES = frozenset({"search", "read", "calculate", "lookup"})
 SETS = ("agentbench_mini", "gaia_mini", "code_repair", "practice")
 """Names of the sets in this package; `chains` makes tasks of any length."""
 
@@ -115,6 +116,9 @@ class TaskSet(_Form):
         if twice:
             raise ValueError(f"ids occur twice: {', '.join(twice)}")
         for task in self.tasks:
+            unknown = set(task.tools) - TOOL_NAMES
+            if unknown:
+                raise ValueError(f"{task.id}: no tool is named {', '.join(sorted(unknown))}")
             known = self.documents | task.documents | task.files
             for call in task.calls:
                 title = call.arguments.get("title")
@@ -182,7 +186,7 @@ def select(
 
 
 def number(text: str) -> float | None:
-    """Return the number that a text is, without thousands' separators, units in front or percent."""
+    """Return the number that a text is, without separators, currency or percent."""
     plain = re.sub(r"[,\s]", "", text.strip().rstrip(".%").lstrip("$€£"))
     return float(plain) if re.fullmatch(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", plain) else None
 

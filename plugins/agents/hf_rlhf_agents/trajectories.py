@@ -1,4 +1,4 @@
-"""Training data from agents' runs: right answers by right calls, and why the others are rejected."""
+"""Training data from agents' runs: those with right answers and calls; why others are not."""
 
 import json
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any
 from transformers.utils import get_json_schema
 
 from hf_rlhf.storage import atomic_write_text
-from hf_rlhf_agents.desk import Desk
+from hf_rlhf_agents.desk import tools_of
 from hf_rlhf_agents.harness.messages import as_dict
 from hf_rlhf_agents.results import Row, open_log, row_of
 from hf_rlhf_agents.tasks import Task
@@ -69,5 +69,4 @@ def _trajectory(sample: Any, row: Row) -> dict[str, Any]:
 
 
 def _schemas(task: Task) -> Iterator[dict[str, Any]]:
-    for name in task.tools:
-        yield get_json_schema(getattr(Desk(), name))
+    return (get_json_schema(tool) for tool in tools_of(task).values())

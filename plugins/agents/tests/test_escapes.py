@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs, one to a line
 """Programs that try to leave the sandbox, to exhaust the machine, or to forge a result."""
 
 import shutil
@@ -8,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from hf_rlhf_agents.code import passed
 from hf_rlhf_agents.sandbox import Box, Limits, SandboxError
 from hf_rlhf_agents.tasks import Case, Task

@@ -9,10 +9,6 @@ import pytest
 pytest.importorskip("inspect_ai")
 
 import inspect_ai
-from inspect_ai.model import ModelOutput, ModelUsage, get_model
-from inspect_ai.util import sandboxenv  # noqa: F401 - the registry is loaded
-
-from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf_agents.chains import chain_tasks
 from hf_rlhf_agents.command import command
 from hf_rlhf_agents.demonstrations import demonstrate
@@ -20,6 +16,10 @@ from hf_rlhf_agents.harness import agent_task
 from hf_rlhf_agents.results import Row, by_category, compare, predicts, read_log, smallest_effect
 from hf_rlhf_agents.tasks import read_set
 from hf_rlhf_agents.trajectories import rejection
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.util import sandboxenv  # noqa: F401 - the registry is loaded
+
+from hf_rlhf.errors import ConfigError, DataError
 
 CHAINS = list(islice(chain_tasks(3), 2))
 
@@ -92,12 +92,14 @@ def test_react_by_the_book(tmp_path):
     ids=["no answer", "empty", "missing argument", "wrong types", "unknown tool"],
 )
 def test_models_that_go_wrong_get_0_and_not_an_error(reply, tmp_path):
-    _, rows = run(CHAINS[:1], "react", lambda *_: reply.model_copy(deep=True), tmp_path, message_limit=8)
+    _, rows = run(
+        CHAINS[:1], "react", lambda *_: reply.model_copy(deep=True), tmp_path, message_limit=8
+    )
     assert [row.outcome for row in rows] == [0.0]
 
 
 def test_a_tool_that_cannot_run_is_unscored(tmp_path, monkeypatch):
-    from hf_rlhf_agents.desk import Desk, ToolUnavailable
+    from hf_rlhf_agents.desk import Register, ToolUnavailable
 
     def down(self, relation: str, name: str) -> str:
         """Look up.
@@ -108,7 +110,7 @@ def test_a_tool_that_cannot_run_is_unscored(tmp_path, monkeypatch):
         """
         raise ToolUnavailable("no network")
 
-    monkeypatch.setattr(Desk, "lookup", down)
+    monkeypatch.setattr(Register, "lookup", down)
     calls = iter([output(call=("lookup", {"relation": "mayor", "name": "x"})), output("ANSWER: y")])
     _, (row,) = run(CHAINS[:1], "react", lambda *_: next(calls), tmp_path)
     assert (row.outcome, row.reason) == (None, "lookup: no network")
@@ -159,7 +161,10 @@ def test_a_planner_that_writes_no_json_ends(tmp_path):
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 def test_code_by_trial(tmp_path):
     task = next(t for t in read_set("code_repair").tasks if t.function == "clamp")
-    right = "def clamp(v, low, high):\n    if low > high: raise ValueError\n    return max(low, min(v, high))"
+    right = (
+        "def clamp(v, low, high):\n    if low > high: raise ValueError\n"
+        "    return max(low, min(v, high))"
+    )
     tries = iter([task.code, "def broken(", right])
     told = []
 
@@ -196,7 +201,7 @@ def test_the_sandbox_of_inspect(tmp_path):
             }.items():
                 try:
                     await call()
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - its name is compared
                     found[name] = type(error).__name__
             return state
 
@@ -259,7 +264,9 @@ def test_trajectories_by_command(tmp_path, capsys, monkeypatch):
 
     def reply(messages, *rest):
         asked = messages[1].text
-        return output("ANSWER: 0") if asked.startswith(tasks[0].question) else wrong(messages, *rest)
+        return (
+            output("ANSWER: 0") if asked.startswith(tasks[0].question) else wrong(messages, *rest)
+        )
 
     monkeypatch.setattr("inspect_ai.model.get_model", lambda name: scripted(reply))
     argv = ["trajectories", "mockllm/model", "--out", str(tmp_path)]

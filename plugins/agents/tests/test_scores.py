@@ -1,12 +1,11 @@
 """Answers and calls, read from messages and compared with a task."""
 
 import pytest
-
 from hf_rlhf_agents.code import code_of
-from hf_rlhf_agents.desk import Desk, ToolUnavailable, calculate
+from hf_rlhf_agents.desk import TOOLS, Desk, Register, ToolUnavailable, calculate
 from hf_rlhf_agents.rewards import TaskOutcome, TaskProcess
 from hf_rlhf_agents.scores import Called, answer_of, calls_of, process, right, token_f1
-from hf_rlhf_agents.tasks import Call, Task
+from hf_rlhf_agents.tasks import TOOL_NAMES, Call, Task
 
 TASK = Task(
     id="t",
@@ -69,7 +68,14 @@ def test_texts(answer, is_right):
 
 @pytest.mark.parametrize(
     ("answer", "is_right"),
-    [("1,131", True), ("$1131", True), ("1131.0", True), ("1131 or 7", False), ("11 31x", False), ("", False)],
+    [
+        ("1,131", True),
+        ("$1131", True),
+        ("1131.0", True),
+        ("1131 or 7", False),
+        ("11 31x", False),
+        ("", False),
+    ],
 )
 def test_numbers(answer, is_right):
     task = TASK.model_copy(update={"scored": "number", "answers": ("1131",)})
@@ -130,7 +136,11 @@ def row(task=TASK):
 
 def test_turns_earn_what_they_raise_the_process_by():
     calls = [
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": c.tool, "arguments": c.arguments}}]}
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": c.tool, "arguments": c.arguments}}],
+        }
         for c in (RIGHT[0], RIGHT[0], RIGHT[1])
     ]
     completion = [*calls, {"role": "tool", "content": "x"}, *says("ANSWER: Wrede")]
@@ -161,16 +171,22 @@ def test_partial_marks():
 def test_tools():
     desk = Desk()
     fails = {"read: brannick": "503", "calculate": "down"}
-    desk.reset(task=TASK.model_copy(update={"fails": fails, "facts": 0}).model_dump_json())
+    desk.reset(task=TASK.model_copy(update={"fails": fails}).model_dump_json())
     assert desk.search("who is mayor?") == "Brannick: Its mayor is Tomas Wrede."
     assert desk.search("zzz") == "no results"
     for call in (lambda: desk.read("Brannick"), lambda: desk.calculate("1+1")):
         with pytest.raises(ValueError, match="503|down"):
             call()
-    assert desk.lookup("mayor", "Barby").startswith("The mayor of Barby is ")
+    register = Register()
+    register.reset(task=TASK.model_copy(update={"facts": 0}).model_dump_json())
+    assert register.lookup("mayor", "Barby").startswith("The mayor of Barby is ")
     for relation, name in (("mayor", "Nowhere"), ("mentor", "Barby")):
         with pytest.raises(ValueError, match="in the register"):
-            desk.lookup(relation, name)
+            register.lookup(relation, name)
+
+
+def test_every_tool_has_an_environment():
+    assert set(TOOLS) == TOOL_NAMES
 
 
 def test_long_results_are_cut_and_say_so():
@@ -190,7 +206,19 @@ def test_calculator(expression, value):
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "1/0", "9**9**9", "__import__('os')", "a+1", "1;2", "(1", "'a'*9", "(-8)**0.5", "10**400*1.0", "True+1"],
+    [
+        "",
+        "1/0",
+        "9**9**9",
+        "__import__('os')",
+        "a+1",
+        "1;2",
+        "(1",
+        "'a'*9",
+        "(-8)**0.5",
+        "10**400*1.0",
+        "True+1",
+    ],
 )
 def test_calculator_refuses(expression):
     with pytest.raises(ValueError, match=r"comput|power|only|numbers"):

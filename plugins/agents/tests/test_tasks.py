@@ -4,14 +4,14 @@ import shutil
 
 import pytest
 import yaml
-
-from hf_rlhf.errors import DataError
 from hf_rlhf_agents.chains import chain_tasks
 from hf_rlhf_agents.demonstrations import demonstrate
 from hf_rlhf_agents.rewards import outcome
 from hf_rlhf_agents.rows import agent_chains, agent_tasks, question
 from hf_rlhf_agents.scores import calls_of, process
 from hf_rlhf_agents.tasks import read_set, select
+
+from hf_rlhf.errors import DataError
 
 SIZES = {"agentbench_mini": 36, "gaia_mini": 30, "practice": 17}
 
@@ -90,7 +90,10 @@ def test_code_repair_knows_broken_from_fixed():
         broken = outcome(task, answer(f"FIXED CODE:\n```python\n{task.code}```"))
         assert broken < 1.0, task.id
         assert outcome(task, answer("no code")) == 0.0
-    fixed = "def clamp(v, low, high):\n    if low > high: raise ValueError\n    return max(low, min(v, high))"
+    fixed = (
+        "def clamp(v, low, high):\n    if low > high: raise ValueError\n"
+        "    return max(low, min(v, high))"
+    )
     (clamp,) = (task for task in tasks if task.function == "clamp")
     assert outcome(clamp, answer(f"So:\n```python\n{fixed}\n```")) == 1.0
 
@@ -115,6 +118,7 @@ GOOD = {
         ({"scored": "refusal", "answers": []}, ""),
         ({"scored": "refusal"}, "a refusal has no answers"),
         ({"scored": "cases"}, "needs code, function and cases"),
+        ({"tools": ["read", "fly"]}, "a: no tool is named fly"),
         ({"tier": "huge"}, "task a.tier"),
         ({"answer": "x"}, "task a.answer"),
         ({"id": "b"}, "ids occur twice: b"),

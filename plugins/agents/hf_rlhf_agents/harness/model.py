@@ -37,7 +37,7 @@ class saved(ModelAPI):  # type: ignore[misc]  # noqa: N801 - the name of the pro
         model_name: str,
         base_url: str | None = None,
         api_key: str | None = None,
-        config: GenerateConfig = GenerateConfig(),
+        config: GenerateConfig = GenerateConfig(),  # noqa: B008 - the signature of ModelAPI
         **model_args: Any,
     ) -> None:
         super().__init__(model_name, base_url, api_key, [], config)

@@ -1,4 +1,4 @@
-"""The tools of tasks for inspect_ai: methods of `Desk`, and a record of their calls per sample."""
+"""The tools of tasks for inspect_ai, with a record of their calls per sample."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,7 +7,7 @@ from inspect_ai.tool import ToolDef, ToolError
 from inspect_ai.util import store
 from transformers.utils import get_json_schema
 
-from hf_rlhf_agents.desk import Desk, ToolUnavailable
+from hf_rlhf_agents.desk import TOOLS, ToolUnavailable
 from hf_rlhf_agents.tasks import Task
 
 TASK, CALLS, UNAVAILABLE = "agents:task", "agents:calls", "agents:unavailable"
@@ -21,16 +21,16 @@ def tools_of(tasks: Iterable[Task]) -> list[ToolDef]:
 
 
 def _tool(name: str) -> ToolDef:
-    method = getattr(Desk(), name)
+    method = getattr(TOOLS[name](), name)
     schema = get_json_schema(method)
     about = schema["function"]
 
     async def call(**arguments: Any) -> str:
         record(CALLS, {"tool": name, "arguments": arguments})
-        desk = Desk()
-        desk.reset(task=store().get(TASK))
+        environment = TOOLS[name]()
+        environment.reset(task=store().get(TASK))
         try:
-            return str(getattr(desk, name)(**arguments))
+            return str(getattr(environment, name)(**arguments))
         except ToolUnavailable as error:
             record(UNAVAILABLE, f"{name}: {error}")
             raise ToolError(str(error)) from error

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self
@@ -224,25 +224,24 @@ def _watched(
     """Read the output until the program ends, or stop it at a limit."""
     readers = [_Reader(pipe, limits.output) for pipe in (process.stdout, process.stderr) if pipe]
     end, stopped = time.monotonic() + seconds, ""
-    while process.poll() is None and not stopped:
-        if time.monotonic() > end:
-            stopped = "time"
-        elif any(reader.full for reader in readers):
-            stopped = "output"
-        elif _memory(process.pid) > limits.memory:
-            stopped = "memory"
-        elif _size(folder) > limits.disk:
-            stopped = "disk"
-        else:
-            try:
-                process.wait(_WATCH_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
-    if stopped:
-        # The end of bubblewrap ends its namespace, and with it every process inside.
-        for child in _family(process.pid):
-            with _gone_is_fine():
-                child.kill()
+
+    def exceeded() -> str:
+        """Return the name of the first exceeded limit, or an empty text."""
+        checks = {
+            "time": lambda: time.monotonic() > end,
+            "output": lambda: any(reader.full for reader in readers),
+            "memory": lambda: _memory(process.pid) > limits.memory,
+            "disk": lambda: _size(folder) > limits.disk,
+        }
+        return next((name for name, check in checks.items() if check()), "")
+
+    while process.poll() is None and not (stopped := exceeded()):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_WATCH_SECONDS)
+    # The end of bubblewrap ends its namespace, and with it every process inside.
+    for child in _family(process.pid) if stopped else ():
+        with suppress(psutil.Error):
+            child.kill()
     code = process.wait()
     output, errors = (reader.result() for reader in readers)
     stopped = stopped or ("output" if any(reader.full for reader in readers) else "")
@@ -286,17 +285,9 @@ def _family(pid: int) -> list[psutil.Process]:
 def _memory(pid: int) -> int:
     total = 0
     for each in _family(pid):
-        with _gone_is_fine():
+        with suppress(psutil.Error):
             total += each.memory_info().rss
     return total
-
-
-@contextmanager
-def _gone_is_fine() -> Iterator[None]:
-    try:
-        yield
-    except psutil.Error:
-        pass
 
 
 def _size(folder: Path) -> int:

@@ -1,7 +1,7 @@
 """A seccomp filter that refuses system calls which no program of an agent needs.
 
-The filter is a classic BPF program over `struct seccomp_data` (seccomp(2)); bubblewrap loads it with
-`--seccomp`. Refused calls fail with EPERM. What remains is bounded by namespaces and limits.
+The filter is a classic BPF program over `struct seccomp_data` (seccomp(2)), which bubblewrap loads.
+Refused calls fail with EPERM. What remains is bounded by namespaces and limits.
 """
 
 import platform
