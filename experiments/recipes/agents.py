@@ -1,7 +1,8 @@
 """`tiny_agent` of hf_rlhf_agents: it can look facts up, and has imitated a careless user.
 
 The user answers chains of lookups over many worlds, so that facts are never known by heart. In half
-of the chains they stop a lookup early, or make one twice; reinforcement learning can add care. The chat template writes the names of tools, and no system message:
+of the chains they stop a lookup early, or make one twice; reinforcement learning can add care.
+The chat template writes the names of tools, and no system message:
 
     <system>lookup<end><user>Who is the mentor of the mayor of Barham?<end>
     <assistant><call>lookup<relation>mayor</relation><name>Barham</name></call><end>
@@ -43,29 +44,9 @@ _MARKS = (
     *(f"<{x}>" for x in ("relation", "name")),
     *(f"</{x}>" for x in ("relation", "name")),
 )
-_WORDS = [
-    "lookup",
-    "Who",
-    "Which",
-    "town",
-    "is",
-    "the",
-    "of",
-    "The",
-    "ANSWER",
-    "error",
-    "no",
-    "in",
-    "register",
-    "I",
-    "cannot",
-    "answer",
-    "'",
-    ":",
-    ".",
-    "?",
-    "=",
-]
+_WORDS = (
+    "lookup Who Which town is the of The ANSWER error no in register I cannot answer ' : . ? ="
+).split()
 _PIECES = r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]|\s"
 _TEMPLATE = (
     "{%- if tools -%}<system>{%- for tool in tools -%}"

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, DataError, HfRlhfError
+from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
 from hf_rlhf.formatting import print_table
 from hf_rlhf_agents.tasks import SETS, Task, read_set, select
 
@@ -114,14 +114,14 @@ def run_agents(
     if resume:
         for info in list_eval_logs(str(options.out)):
             if (other := read_eval_log(info, header_only=True).eval.model) != name:
-                what = f"{options.out} has logs of {other}, and this is {name}. Name another --out."
-                raise ConfigError([what])
+                what = f"{options.out} has logs of {other}, not of {name}."
+                raise ConfigError([Problem("--out", what, "Name another folder.")])
     try:
         model = get_model(name)
     except HfRlhfError:
         raise
     except Exception as error:  # noqa: BLE001 - of inspect_ai's providers
-        raise ConfigError([f"model {options.model!r}: {error}"]) from error
+        raise ConfigError([Problem("model", f"{options.model!r}: {error}")]) from error
     settings: dict[str, Any] = {
         **{"model": model, "log_dir": str(options.out), "display": "none", "score_display": False},
         **{"temperature": options.temperature, "max_tokens": options.max_tokens},

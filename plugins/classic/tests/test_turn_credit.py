@@ -1,4 +1,4 @@
-"""Credit by turn: unbiased where the policy decides when to stop, equal to TRL's where turns earn nothing."""
+"""Credit by turn: unbiased where the policy decides when to stop, and TRL's where it is equal."""
 
 from itertools import product
 

@@ -18,6 +18,7 @@ from inspect_ai.model import (
     ModelAPI,
     ModelOutput,
     ModelUsage,
+    StopReason,
     modelapi,
 )
 from inspect_ai.tool import ToolCall, ToolChoice, ToolInfo
@@ -29,7 +30,7 @@ MAX_TOKENS = 512
 
 
 @modelapi(name="saved")
-class saved(ModelAPI):  # type: ignore[misc]  # noqa: N801 - the name of the provider
+class saved(ModelAPI):  # noqa: N801 - the name of the provider
     """A run folder, weights, an adapter or a Hub id: `saved/PATH`; loaded once."""
 
     def __init__(
@@ -91,10 +92,10 @@ class saved(ModelAPI):  # type: ignore[misc]  # noqa: N801 - the name of the pro
             tool_calls=[_call(each, at) for at, each in enumerate(parsed.get("tool_calls") or ())]
             or None,
         )
-        reason = "tool_calls" if message.tool_calls else "stop"
-        choice = ChatCompletionChoice(
-            message=message, stop_reason="max_tokens" if completion.truncated else reason
-        )
+        reason: StopReason = "tool_calls" if message.tool_calls else "stop"
+        if completion.truncated:
+            reason = "max_tokens"
+        choice = ChatCompletionChoice(message=message, stop_reason=reason)
         used = ModelUsage(input_tokens=count, output_tokens=len(ids), total_tokens=count + len(ids))
         return ModelOutput(model=self.model_name, choices=[choice], usage=used)
 

@@ -18,7 +18,7 @@ from hf_rlhf_agents.sandbox import Box, Limits, SandboxError, check
 
 
 @sandboxenv(name="bwrap")
-class BubblewrapSandbox(SandboxEnvironment):  # type: ignore[misc]
+class BubblewrapSandbox(SandboxEnvironment):
     """Runs commands with bubblewrap, without network. A command is never run twice."""
 
     def __init__(self, box: Box) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import inspect_ai
 from inspect_ai.agent import react
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
+from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import store
@@ -61,7 +61,10 @@ def agent_task(
 
 
 def _sample(task: Task) -> Sample:
-    messages = [ChatMessageSystem(content=INSTRUCTION), ChatMessageUser(content=question(task))]
+    messages: list[ChatMessage] = [
+        ChatMessageSystem(content=INSTRUCTION),
+        ChatMessageUser(content=question(task)),
+    ]
     return Sample(
         input=messages,
         target=list(task.answers),
@@ -90,7 +93,7 @@ def task_outcome() -> Scorer:
     """1.0 for a right answer; unscored where a tool or the sandbox could not run."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        failed = store().get(UNAVAILABLE, [])
+        failed: list[str] = store().get(UNAVAILABLE, [])
         if failed:
             return Score.unscored(reason="scoring_failed", explanation="; ".join(failed))
         task = Task.model_validate_json(state.metadata["task"])
@@ -117,7 +120,8 @@ def task_process() -> Scorer:
 
 
 def _made() -> list[Called]:
-    return [Called(each["tool"], each["arguments"]) for each in store().get(CALLS, [])]
+    calls: list[dict[str, Any]] = store().get(CALLS, [])
+    return [Called(each["tool"], each["arguments"]) for each in calls]
 
 
 def _plain(state: TaskState) -> list[dict[str, Any]]:

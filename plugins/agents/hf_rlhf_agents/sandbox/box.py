@@ -191,7 +191,7 @@ def check() -> None:
         if shutil.which(program) is None:
             package = "bubblewrap" if program == "bwrap" else "util-linux"
             raise SandboxError(
-                f"The sandbox needs {program}, which is not installed: `apt-get install {package}`. "
+                f"The sandbox needs {program}, which is missing: `apt-get install {package}`. "
                 "Code of a model never runs without it."
             )
 
