@@ -52,6 +52,7 @@ def agent_tasks(
 
 def agent_chains(
     hops: Sequence[int] = (2, 3, 4),
+    test_hops: Sequence[int] = (),
     train_rows: int = 256,
     test_rows: int = 64,
     seed: int = 0,
@@ -60,7 +61,8 @@ def agent_chains(
     """Return chains of lookups, an equal number of each length; the halves have different facts.
 
     Args:
-        hops: lengths of the chains, 2 to 12.
+        hops: lengths of the chains, 1 to 12.
+        test_hops: those of held-out chains, if others.
         train_rows: number of training rows.
         test_rows: number of held-out rows.
         seed: of the questions.
@@ -70,14 +72,20 @@ def agent_chains(
         half: [
             task
             for several in zip(
-                *(islice(chain_tasks(each, seed, world), -(-rows // len(hops))) for each in hops),
+                *(
+                    islice(chain_tasks(each, seed, world), -(-rows // len(lengths)))
+                    for each in lengths
+                ),
                 strict=True,
             )
             for task in several
         ][:rows]
-        for half, rows, world in (("train", train_rows, 0), ("test", test_rows, TEST_WORLD))
+        for half, rows, world, lengths in (
+            ("train", train_rows, 0, hops),
+            ("test", test_rows, TEST_WORLD, test_hops or hops),
+        )
     }
-    return _loaded(halves, instruction, {"hops": list(hops)})
+    return _loaded(halves, instruction, {"hops": list(hops), "test_hops": list(test_hops or hops)})
 
 
 def _loaded(halves: dict[str, list[Task]], instruction: str, report: dict[str, Any]) -> Loaded:

@@ -1,0 +1,16 @@
+"""A process score that can be hacked: it pays for every call of a tool."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.data import tool_counts
+
+
+@dataclass
+class ToolCalls:
+    """0.25 for each call, up to 1.0, whatever is called."""
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+        """Return a score for each completion."""
+        return [min(tool_counts(each)["calls"] / 4, 1.0) for each in completions]
