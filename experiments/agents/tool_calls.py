@@ -13,4 +13,4 @@ class ToolCalls:
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         """Return a score for each completion."""
-        return [min(tool_counts(each)["calls"] / 4, 1.0) for each in completions]
+        return [min(tool_counts(each)["tool_calls"] / 4, 1.0) for each in completions]
