@@ -1,7 +1,8 @@
 """`tiny_agent` of hf_rlhf_agents: it can look facts up, and has imitated a careless user.
 
-The user answers chains of lookups over many worlds, so that facts are never known by heart. In half
-of the chains they stop a lookup early, or make one twice; reinforcement learning can add care.
+The user answers chains of lookups over facts that are drawn for each, so that none is known by
+heart. In half of the chains of the second stage they stop a lookup early, or make one twice;
+reinforcement learning can add care.
 The chat template writes the names of tools, and no system message:
 
     <system>lookup<end><user>Who is the mentor of the mayor of Barham?<end>
@@ -16,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from calculator import RESPONSE
 from classic import END, PAD, ROLES
-from hf_rlhf_agents.chains import chain_tasks
-from hf_rlhf_agents.demonstrations import careless, demonstrate
+from hf_rlhf_agents.scores import ANSWER
 from training import IGNORED, padded, train, warm_up_and_decay
 
-from hf_rlhf_worlds.multihop import NAMES, RELATIONS
+from hf_rlhf_worlds.multihop import NAMES, RELATIONS, kind_of
 from hf_rlhf_worlds.tiny_models import save_model, small_llama
 from hf_rlhf_worlds.tokenizers import add_plain_tokens, byte_level, small_tokenizer, word_model
 
@@ -28,25 +28,15 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
-STEPS = (900,)
+STEPS = (1200, 200)
 RATE = 3e-3
 HOPS = (1, 2, 3, 4)
 MISTAKES = 0.5
-"""Share of the demonstrations with a mistake."""
-WORLDS = range(100, 160)
-"""Far from the worlds of tasks, 0 and 1."""
-DEMONSTRATIONS = 6000
+"""Share of the demonstrations with a mistake, in the second stage."""
 BATCH = 32
 LENGTH = 1024
-_MARKS = (
-    "<call>",
-    "</call>",
-    *(f"<{x}>" for x in ("relation", "name")),
-    *(f"</{x}>" for x in ("relation", "name")),
-)
-_WORDS = (
-    "lookup Who Which town is the of The ANSWER error no in register I cannot answer ' : . ? ="
-).split()
+_MARKS = ("<call>", "</call>", "<relation>", "</relation>", "<name>", "</name>")
+_WORDS = "lookup Who Which town is the of The ANSWER error no in register I cannot answer"
 _PIECES = r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]|\s"
 _TEMPLATE = (
     "{%- if tools -%}<system>{%- for tool in tools -%}"
@@ -70,7 +60,7 @@ _TEMPLATE = (
 def build_tokenizer() -> "PreTrainedTokenizerFast":
     """Return one token per name, relation, mark and word of questions, and bytes for the rest."""
     relations = dict.fromkeys(name for each in RELATIONS.values() for name in each)
-    words = (*_WORDS, *relations, *NAMES["town"], *NAMES["person"])
+    words = (*_WORDS.split(), *relations, *NAMES["town"], *NAMES["person"])
     backend = byte_level(word_model((PAD, END), words), _PIECES)
     add_plain_tokens(backend, (*ROLES, *_MARKS))
     return small_tokenizer(
@@ -86,31 +76,52 @@ def build(
     model = small_llama(
         tokenizer, seed=seed, hidden=hidden, layers=layers, positions=LENGTH, widening=2
     )
-    losses = _losses(model, tokenizer, seed)
-    train(model, "tiny_agent", losses, steps[0], RATE, warm_up_and_decay(steps[0]), every=100)
+    for stage, mistakes in enumerate((0.0, MISTAKES)):
+        losses = _losses(model, tokenizer, seed, mistakes)
+        schedule = warm_up_and_decay(steps[stage])
+        train(model, f"tiny_agent {stage}", losses, steps[stage], RATE, schedule, every=100)
     save_model(model, tokenizer, out / "tiny_agent", do_sample=True)
 
 
-def _losses(model: Any, tokenizer: Any, seed: int) -> Iterator["Tensor"]:
+def _losses(model: Any, tokenizer: Any, seed: int, mistakes: float) -> Iterator["Tensor"]:
     """Yield losses of batches of demonstrations, of what the model is to write alone."""
     rng = random.Random(f"agents/{seed}")
     tools = [{"type": "function", "function": {"name": "lookup"}}]
     speaker, end = tokenizer.convert_tokens_to_ids("<assistant>"), tokenizer.eos_token_id
 
-    def row(world: int, hops: int) -> tuple[list[int], list[int]]:
-        task = next(chain_tasks(hops, rng.randrange(10**9), world))
-        chat = [
-            {"role": "user", "content": task.question},
-            *demonstrate(task, careless(task, rng, MISTAKES)),
-        ]
-        text = tokenizer.apply_chat_template(chat, tools=tools, tokenize=False)
+    def row() -> tuple[list[int], list[int]]:
+        text = tokenizer.apply_chat_template(_chain(rng, mistakes), tools=tools, tokenize=False)
         ids, labels, writes = tokenizer(text).input_ids, [], False
         for token in ids:
             labels.append(token if writes else IGNORED)
             writes = token == speaker or (writes and token != end)
         return ids, labels
 
-    rows = [row(rng.choice(WORLDS), rng.choice(HOPS)) for _ in range(DEMONSTRATIONS)]
     while True:
-        ids, labels = padded(rng.choices(rows, k=BATCH), tokenizer.pad_token_id)
+        ids, labels = padded([row() for _ in range(BATCH)], tokenizer.pad_token_id)
         yield model(input_ids=ids, labels=labels).loss
+
+
+def _chain(rng: random.Random, mistakes: float) -> list[dict[str, Any]]:
+    """Return the messages of a chain over facts that are drawn for it alone."""
+    name = rng.choice(NAMES[rng.choice(["town", "person"])])
+    start, steps = name, []
+    for _ in range(rng.choice(HOPS)):
+        relation, leads_to = rng.choice(list(RELATIONS[kind_of(name)].items()))
+        value = rng.choice(NAMES[leads_to])
+        steps.append((relation, name, value))
+        name = value
+    who = "Who" if kind_of(name) == "person" else "Which town"
+    chain = " of the ".join(relation for relation, _, _ in reversed(steps))
+    messages = [{"role": "user", "content": f"{who} is the {chain} of {start}?"}]
+    if rng.random() < mistakes:
+        at = rng.randrange(len(steps))
+        steps = (
+            steps[:-1] if len(steps) > 1 and rng.random() < 0.5 else [*steps[: at + 1], *steps[at:]]
+        )
+    for relation, of, value in steps:
+        function = {"name": "lookup", "arguments": {"relation": relation, "name": of}}
+        calls = [{"type": "function", "function": function}]
+        messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+        messages.append({"role": "tool", "content": f"The {relation} of {of} is {value}."})
+    return [*messages, {"role": "assistant", "content": f"{ANSWER} {steps[-1][2]}"}]
