@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
-SOURCES := -e . -e plugins/refiner -e plugins/classic -e plugins/roles -e plugins/local_hub -e plugins/worlds -e plugins/rollouts -e 'plugins/traces[datatrove]' -e plugins/studies -e plugins/lab -e 'plugins/speech[espeak,praat]'
+SOURCES := -e . -e plugins/refiner -e plugins/classic -e plugins/roles -e plugins/local_hub -e plugins/worlds -e plugins/rollouts -e 'plugins/agents[inspect]' -e 'plugins/traces[datatrove]' -e plugins/studies -e plugins/lab -e 'plugins/speech[espeak,praat]'
 MANIFESTS := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 # More threads than cores slow small models down, and two test workers each bring their own.
 export OMP_NUM_THREADS ?= 1

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from calculator import RESPONSE
 from classic import END, PAD, ROLES
-from hf_rlhf_agents.scores import ANSWER
 from training import IGNORED, padded, train, warm_up_and_decay
 
+from hf_rlhf_agents.scores import ANSWER
 from hf_rlhf_worlds.multihop import NAMES, RELATIONS, kind_of
 from hf_rlhf_worlds.tiny_models import save_model, small_llama
 from hf_rlhf_worlds.tokenizers import add_plain_tokens, byte_level, small_tokenizer, word_model

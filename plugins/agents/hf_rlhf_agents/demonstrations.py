@@ -19,7 +19,8 @@ def demonstrate(task: Task, calls: Sequence[Call] | None = None) -> list[dict[st
         calls: instead of the expected ones; if they are others, the answer is that of the last
             lookup, right or wrong.
     """
-    tools, messages = tools_of(task), []
+    tools = tools_of(task)
+    messages: list[dict[str, Any]] = []
     made, result = task.calls if calls is None else calls, ""
     for call in made:
         arguments = {name: _text(value) for name, value in call.arguments.items()}

@@ -1,6 +1,7 @@
 """The completions of a training run as a log of inspect_ai, for its viewer."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,10 +88,7 @@ def _sample(at: int, kept: Mapping[str, Any]) -> EvalSample:
 def _means(samples: list[EvalSample]) -> Iterator[EvalScore]:
     for name in dict.fromkeys(name for sample in samples for name in sample.scores or {}):
         found = [(sample.scores or {}).get(name) for sample in samples]
-        values = [
-            float(score.value)
-            for score in found
-            if score is not None and score.value == score.value
-        ]
-        mean = EvalMetric(name="mean", value=sum(values) / len(values) if values else float("nan"))
+        values = [score.as_float() for score in found if score is not None]
+        known = [value for value in values if not math.isnan(value)]
+        mean = EvalMetric(name="mean", value=sum(known) / len(known) if known else math.nan)
         yield EvalScore(name=name, scorer=name, metrics={"mean": mean})

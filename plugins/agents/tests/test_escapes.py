@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from hf_rlhf_agents.code import passed
 from hf_rlhf_agents.sandbox import Box, Limits, SandboxError
 from hf_rlhf_agents.tasks import Case, Task

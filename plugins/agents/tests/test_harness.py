@@ -9,6 +9,10 @@ import pytest
 pytest.importorskip("inspect_ai")
 
 import inspect_ai
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.util import sandboxenv  # noqa: F401 - the registry is loaded
+
+from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf_agents.chains import chain_tasks
 from hf_rlhf_agents.command import command
 from hf_rlhf_agents.demonstrations import demonstrate
@@ -16,10 +20,6 @@ from hf_rlhf_agents.harness import agent_task
 from hf_rlhf_agents.results import Row, by_category, compare, predicts, read_log, smallest_effect
 from hf_rlhf_agents.tasks import read_set
 from hf_rlhf_agents.trajectories import rejection
-from inspect_ai.model import ModelOutput, ModelUsage, get_model
-from inspect_ai.util import sandboxenv  # noqa: F401 - the registry is loaded
-
-from hf_rlhf.errors import ConfigError, DataError
 
 CHAINS = list(islice(chain_tasks(3), 2))
 

@@ -1,6 +1,7 @@
 """Answers and calls, read from messages and compared with a task."""
 
 import pytest
+
 from hf_rlhf_agents.code import code_of
 from hf_rlhf_agents.desk import TOOLS, Desk, Register, ToolUnavailable, calculate
 from hf_rlhf_agents.rewards import TaskOutcome, TaskProcess

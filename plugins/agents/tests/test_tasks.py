@@ -4,14 +4,14 @@ import shutil
 
 import pytest
 import yaml
+
+from hf_rlhf.errors import DataError
 from hf_rlhf_agents.chains import chain_tasks
 from hf_rlhf_agents.demonstrations import demonstrate
 from hf_rlhf_agents.rewards import outcome
 from hf_rlhf_agents.rows import agent_chains, agent_tasks, question
 from hf_rlhf_agents.scores import calls_of, process
 from hf_rlhf_agents.tasks import read_set, select
-
-from hf_rlhf.errors import DataError
 
 SIZES = {"agentbench_mini": 36, "gaia_mini": 30, "practice": 17}
 

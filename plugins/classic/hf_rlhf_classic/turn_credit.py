@@ -28,7 +28,7 @@ from torch import Tensor
 
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import Problem, RewardError
-from hf_rlhf.rewards.gathered import gather_rows
+from hf_rlhf.rewards import gather_rows
 from hf_rlhf.runs import Run
 from hf_rlhf.scores import Score
 
@@ -239,7 +239,7 @@ def _place(count: int) -> int:
     """Return the place of this process' first row among all rows."""
     from accelerate import PartialState
 
-    return PartialState().process_index * count
+    return int(PartialState().process_index) * count
 
 
 def _ids(inputs: Mapping[str, Any]) -> list[tuple[int, ...]]:

@@ -42,8 +42,8 @@ class saved(ModelAPI):  # noqa: N801 - the name of the provider
         **model_args: Any,
     ) -> None:
         super().__init__(model_name, base_url, api_key, [], config)
-        from hf_rlhf.cli.chat_model import ChatModel
-        from hf_rlhf.environments.toolset import prepare_tokenizer, tool_template
+        from hf_rlhf.cli import ChatModel
+        from hf_rlhf.environments import prepare_tokenizer, tool_template
 
         self._stack = ExitStack()
         self._chat = ChatModel.open(self._stack, model_name)

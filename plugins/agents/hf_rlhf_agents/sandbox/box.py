@@ -227,13 +227,13 @@ def _watched(
 
     def exceeded() -> str:
         """Return the name of the first exceeded limit, or an empty text."""
-        checks = {
-            "time": lambda: time.monotonic() > end,
-            "output": lambda: any(reader.full for reader in readers),
-            "memory": lambda: _memory(process.pid) > limits.memory,
-            "disk": lambda: _size(folder) > limits.disk,
-        }
-        return next((name for name, check in checks.items() if check()), "")
+        if time.monotonic() > end:
+            return "time"
+        if any(reader.full for reader in readers):
+            return "output"
+        if _memory(process.pid) > limits.memory:
+            return "memory"
+        return "disk" if _size(folder) > limits.disk else ""
 
     while process.poll() is None and not (stopped := exceeded()):
         with suppress(subprocess.TimeoutExpired):
