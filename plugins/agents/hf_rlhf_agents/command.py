@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +64,9 @@ def _task_options(verb: argparse.ArgumentParser) -> None:
 def chosen_tasks(options: argparse.Namespace) -> list[Task]:
     """Return the tasks that the options name, with the documents of their set."""
     if options.tasks == "chains":
-        from hf_rlhf_agents.chains import chain_tasks
-        from hf_rlhf_agents.rows import TEST_WORLD
+        from hf_rlhf_agents.rows import held_out_chains
 
-        tasks = [
-            task
-            for hops in options.hops
-            for task in islice(chain_tasks(hops, 0, TEST_WORLD), options.per_hops)
-        ]
+        tasks = held_out_chains(options.hops, options.per_hops)
         documents: Callable[[Task], Task] = lambda task: task  # noqa: E731
     else:
         content = read_set(options.tasks)

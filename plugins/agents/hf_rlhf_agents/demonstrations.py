@@ -38,10 +38,15 @@ def demonstrate(task: Task, calls: Sequence[Call] | None = None) -> list[dict[st
             {"role": "tool", "name": call.tool, "content": result},
         ]
     if calls is None or tuple(calls) == task.calls:
-        answer = task.answers[0] if task.answers else GIVES_UP
-    else:
-        answer = result.rstrip(".").rpartition(" ")[2] or GIVES_UP
-    return [*messages, {"role": "assistant", "content": f"{ANSWER} {answer}"}]
+        return [*messages, answered(task)]
+    last = result.rstrip(".").rpartition(" ")[2] or GIVES_UP
+    return [*messages, {"role": "assistant", "content": f"{ANSWER} {last}"}]
+
+
+def answered(task: Task) -> dict[str, Any]:
+    """Return the message with the right answer."""
+    answer = task.answers[0] if task.answers else GIVES_UP
+    return {"role": "assistant", "content": f"{ANSWER} {answer}"}
 
 
 def careless(task: Task, rng: random.Random, mistakes: float) -> list[Call]:

@@ -7,7 +7,7 @@ could not run at all raises ToolUnavailable, and the run is not scored.
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hf_rlhf.errors import HfRlhfError
@@ -136,6 +136,13 @@ class Register(TaskTools):
         if name not in NAMES[kind_of(name)] or relation not in RELATIONS[kind_of(name)]:
             raise ValueError(f"no {relation!r} of {name!r} in the register")
         return facts_of(self._now.facts).hop(relation, name).sentence
+
+
+def schemas(names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the JSON schemas of tools, as training shows them to the model."""
+    from transformers.utils import get_json_schema
+
+    return [get_json_schema(getattr(TOOLS[name](), name)) for name in names]
 
 
 def tools_of(task: Task) -> dict[str, Callable[..., str]]:

@@ -2,14 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import get_json_schema
-
 from hf_rlhf.storage import atomic_write_text
-from hf_rlhf_agents.desk import tools_of
+from hf_rlhf_agents.desk import schemas
 from hf_rlhf_agents.harness.messages import as_dict
 from hf_rlhf_agents.results import Row, open_log, row_of
 from hf_rlhf_agents.tasks import Task
@@ -64,9 +62,5 @@ def _trajectory(sample: Any, row: Row) -> dict[str, Any]:
         "outcome": row.outcome,
         "process": row.process,
         "messages": [as_dict(message) for message in sample.messages],
-        "tools": list(_schemas(task)),
+        "tools": schemas(task.tools),
     }
-
-
-def _schemas(task: Task) -> Iterator[dict[str, Any]]:
-    return (get_json_schema(tool) for tool in tools_of(task).values())

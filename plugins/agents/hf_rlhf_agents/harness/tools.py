@@ -5,9 +5,8 @@ from typing import Any
 
 from inspect_ai.tool import ToolDef, ToolError
 from inspect_ai.util import store
-from transformers.utils import get_json_schema
 
-from hf_rlhf_agents.desk import TOOLS, ToolUnavailable
+from hf_rlhf_agents.desk import TOOLS, ToolUnavailable, schemas
 from hf_rlhf_agents.tasks import Task
 
 TASK, CALLS, UNAVAILABLE = "agents:task", "agents:calls", "agents:unavailable"
@@ -22,7 +21,7 @@ def tools_of(tasks: Iterable[Task]) -> list[ToolDef]:
 
 def _tool(name: str) -> ToolDef:
     method = getattr(TOOLS[name](), name)
-    schema = get_json_schema(method)
+    (schema,) = schemas([name])
     about = schema["function"]
 
     async def call(**arguments: Any) -> str:
