@@ -3,7 +3,7 @@
 It starts from the tiny base of hf_rlhf_traces, which can copy names. The user answers chains of
 lookups over facts that are drawn for each, so that none is known by heart. In half of the chains of
 the second stage they stop a lookup early, or make one twice; reinforcement learning can add care.
-The chat template writes the names of tools, and no system message:
+The chat template writes the names of tools, and refuses system messages:
 
     <|system|>lookup<|end|><|user|>Who is the mentor of the mayor of Barham?<|end|>
     <|assistant|><call>lookup<relation>mayor</relation><name>Barham</name></call><|end|>
@@ -40,7 +40,9 @@ _SYSTEM, _, _ASSISTANT, _ = ROLES
 _TEMPLATE = (
     "{%- if tools -%}<|system|>{%- for tool in tools -%}"
     "{{- (tool.function or tool).name + ' ' -}}{%- endfor -%}<|end|>{%- endif -%}"
-    "{%- for message in messages if message.role != 'system' -%}"
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'system' -%}"
+    "{{- raise_exception('tiny_agent takes no system message') -}}{%- endif -%}"
     "{{- '<|' + message.role + '|>' -}}"
     "{%- if message.role == 'assistant' -%}{%- generation -%}"
     "{{- message.content or '' -}}"

@@ -43,6 +43,7 @@ def _eval_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--temperature", type=float, default=0.0)
     verb.add_argument("--max_tokens", type=int, default=512, help="of a reply")
     verb.add_argument("--seed", type=int, default=0)
+    verb.add_argument("--instruction", help="the system message; empty for none")
     verb.add_argument("--resume", action="store_true", help="go on with the logs in --out")
     _task_options(verb)
 
@@ -103,7 +104,12 @@ def run_agents(
         from hf_rlhf_agents.sandbox import check
 
         check()
-    made = [agent_task(tasks, agent, epochs=options.epochs) for agent in agents]
+    from hf_rlhf_agents.rows import INSTRUCTION
+
+    instruction = options.instruction
+    if instruction is None:
+        instruction = "" if options.model == EMBEDDED else INSTRUCTION
+    made = [agent_task(tasks, agent, instruction, epochs=options.epochs) for agent in agents]
     name = model_name(options.model)
     if resume:
         for info in list_eval_logs(str(options.out)):

@@ -44,7 +44,7 @@ def agent_tasks(
         tiers: only these.
         max_per_category: the first tasks of each category and half.
         form: `calls` adds the expected calls, `answers` the answer at once.
-        instruction: the system message.
+        instruction: the system message; empty for none.
 
     Raises:
         DataError: an unknown set, category or tier, or an invalid task.
@@ -82,7 +82,7 @@ def agent_chains(
         seed: of the questions, and of the mistakes.
         form: `calls` adds all lookups, `answers` the answer at once.
         mistakes: share of the training rows of `calls` that stop a lookup early, or make one twice.
-        instruction: the system message.
+        instruction: the system message; empty for none.
     """
     kinds = {"train": (train_rows, 0, hops), "test": (test_rows, TEST_WORLD, test_hops or hops)}
     halves = {half: list(_chains(seed, *kind)) for half, kind in kinds.items()}
@@ -120,10 +120,7 @@ def _loaded(
 
 def _row(task: Task, instruction: str) -> dict[str, Any]:
     return {
-        "prompt": [
-            {"role": "system", "content": instruction},
-            {"role": "user", "content": question(task)},
-        ],
+        "prompt": asked(task, instruction),
         "task": task.model_dump_json(exclude_defaults=True),
         "id": task.id,
         "category": task.category,
@@ -139,6 +136,12 @@ def _shown(task: Task, form: Form, rng: random.Random, mistakes: float) -> dict[
         return {"completion": [answered(task)]}
     completion = demonstrate(task, careless(task, rng, mistakes))
     return {"completion": completion, "tools": json.dumps(schemas(task.tools))}
+
+
+def asked(task: Task, instruction: str) -> list[dict[str, str]]:
+    """Return the messages that begin a run, without a system message if `instruction` is empty."""
+    system = [{"role": "system", "content": instruction}] if instruction else []
+    return [*system, {"role": "user", "content": question(task)}]
 
 
 def question(task: Task) -> str:

@@ -15,7 +15,7 @@ from hf_rlhf.errors import DataError, did_you_mean
 from hf_rlhf_agents.harness import agents
 from hf_rlhf_agents.harness.tools import CALLS, TASK, UNAVAILABLE, tools_of
 from hf_rlhf_agents.rewards import outcome
-from hf_rlhf_agents.rows import INSTRUCTION, question
+from hf_rlhf_agents.rows import INSTRUCTION, asked
 from hf_rlhf_agents.scores import Called, answer_of, process, token_f1
 from hf_rlhf_agents.tasks import Task
 
@@ -31,13 +31,17 @@ AGENTS: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 
 def agent_task(
-    tasks: Sequence[Task], agent: str | Callable[[Sequence[Any]], Any] = "react", **settings: Any
+    tasks: Sequence[Task],
+    agent: str | Callable[[Sequence[Any]], Any] = "react",
+    instruction: str = INSTRUCTION,
+    **settings: Any,
 ) -> inspect_ai.Task:
     """Return the inspect_ai Task of an agent on tasks.
 
     Args:
         tasks: with the documents of their set.
         agent: a name, or a function of the tools that returns a solver.
+        instruction: the system message; empty for none.
         settings: of inspect's Task, such as `epochs` and `message_limit`.
 
     Raises:
@@ -51,7 +55,7 @@ def agent_task(
         name, build = getattr(agent, "__name__", "agent"), agent
     return inspect_ai.Task(
         name=name,
-        dataset=MemoryDataset([_sample(task) for task in tasks]),
+        dataset=MemoryDataset([_sample(task, instruction) for task in tasks]),
         setup=begin(),
         solver=build(tools_of(tasks)),
         scorer=[task_outcome(), task_process()],
@@ -60,10 +64,10 @@ def agent_task(
     )
 
 
-def _sample(task: Task) -> Sample:
+def _sample(task: Task, instruction: str) -> Sample:
+    kinds = {"system": ChatMessageSystem, "user": ChatMessageUser}
     messages: list[ChatMessage] = [
-        ChatMessageSystem(content=INSTRUCTION),
-        ChatMessageUser(content=question(task)),
+        kinds[each["role"]](content=each["content"]) for each in asked(task, instruction)
     ]
     return Sample(
         input=messages,
