@@ -80,6 +80,7 @@ def evaluate(options: argparse.Namespace) -> int:
     """Run each agent on the tasks, and print a table of agents by categories."""
     _need_inspect()
     tasks = chosen_tasks(options)
+    print(f"{len(tasks)} tasks, {options.epochs} run(s) of each, by {options.model}", flush=True)
     done, logs = run_agents(options, tasks, options.agent or ["react"], resume=options.resume)
     show_table([log.location for log in logs])
     print(f"Read the runs: inspect view --log-dir {options.out}")
@@ -172,10 +173,12 @@ def show_table(logs: Sequence[str | Path]) -> None:
             print(f"{agent}: correlation of process and outcome {interval(found.as_json())}")
     for (agent, _, rows), first in zip(read[1:], [read[0]] * len(read), strict=False):
         result = compare(first[2], rows)
+        shows = f"it takes {result.smallest} one-way changes to show a difference"
+        if not result.smallest:
+            shows = f"{result.tasks} tasks are too few to show a difference"
         print(
             f"{agent} against {first[0]}: {result.better} tasks better, {result.worse} worse of "
-            f"{result.tasks}, p = {result.p:.3f}; fewer than {result.smallest or 'more'} one-way "
-            "changes show nothing."
+            f"{result.tasks}, p = {result.p:.3f}; {shows}"
         )
 
 
