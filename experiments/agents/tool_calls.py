@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.data import tool_counts
-
 
 @dataclass
 class ToolCalls:
@@ -13,4 +11,4 @@ class ToolCalls:
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         """Return a score for each completion."""
-        return [min(tool_counts(each)["tool_calls"] / 4, 1.0) for each in completions]
+        return [min(sum(m["role"] == "tool" for m in each) / 4, 1.0) for each in completions]
