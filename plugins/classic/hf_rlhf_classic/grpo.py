@@ -16,6 +16,7 @@ from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
 from hf_rlhf_classic.reference import SavesNoReference, held_reference
+from hf_rlhf_classic.replay import Kept, Replays, replay_problems
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 from hf_rlhf_classic.turn_credit import CreditsTurns, TurnCredit, credit_problems
 
@@ -33,6 +34,10 @@ class GroupConfig(SharesPromptConfig, PromptsPerStep, GRPOConfig):  # type: igno
             "help": "turn: what a turn earned (rewards with `turn_scores`) is no advantage of the "
             "turns after it."
         },
+    )
+    keep_rollouts: bool = field(
+        default=False,
+        metadata={"help": "Keep tokens, log-probabilities and scores, for the dataset `rollouts`."},
     )
 
 
@@ -83,7 +88,7 @@ class GroupSampling(SavesNoReference, SharesPrompt):
         return StepShape(head="fused", held=held_reference(run), packed=packed)
 
 
-class GroupTrainer(GroupSampling, CreditsTurns, GRPOTrainer):  # type: ignore[misc]
+class GroupTrainer(GroupSampling, CreditsTurns, Replays, GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
 
     Advantages are rewards standardised within the completions of a single prompt; a group with
@@ -104,22 +109,24 @@ class GroupTrainer(GroupSampling, CreditsTurns, GRPOTrainer):  # type: ignore[mi
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Add why turns cannot have their own credit."""
-        return [*super().preflight(run), *credit_problems(run)]
+        """Add why turns cannot have their own credit, or rollouts not be kept or replayed."""
+        return [*super().preflight(run), *credit_problems(run), *replay_problems(run)]
 
     @classmethod
     def credited(cls, run: Run) -> Any:
-        """Return the run's reward, which keeps the scores of turns for `credit: turn`."""
-        if run.training.credit == "completion":
-            return run.reward
+        """Return the run's reward, which keeps the scores of turns and the rollouts if asked to."""
         args = run.training
-        return TurnCredit(run.reward, args.num_generations, run.tokenizer.decode)
+        reward: Any = Kept(run.reward, run) if args.keep_rollouts else run.reward
+        if args.credit == "completion":
+            return reward
+        return TurnCredit(reward, args.num_generations, run.tokenizer.decode)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this loads the weights."""
         trainer = super().from_run(run)
         trainer.watch_credit()
+        trainer.keep_or_replay(run, trainer.reward_funcs[0])
         return trainer
 
 
