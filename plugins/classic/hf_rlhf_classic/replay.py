@@ -189,7 +189,7 @@ class Replay:
         first = self._generation * len(prompts) // size
         self._generation += 1
         rows = [(first + at) % len(self.groups) for at in range(len(prompts) // size)]
-        groups = self.groups.select(rows).to_list()
+        groups = [self.groups[row] for row in rows]
         if list(prompts) != [group["prompt"] for group in groups for _ in range(size)]:
             raise DataError(f"The rollouts from group {rows[0]} on are not those of TRL's prompts.")
         found = [rollout for group in groups for rollout in group[NAME]]
