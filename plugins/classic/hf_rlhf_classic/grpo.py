@@ -16,7 +16,7 @@ from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
 from hf_rlhf_classic.reference import SavesNoReference, held_reference
-from hf_rlhf_classic.replay import Kept, Replays, replay_problems
+from hf_rlhf_classic.replay import Kept, Replays, replay_problems, sampler
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 from hf_rlhf_classic.turn_credit import CreditsTurns, TurnCredit, credit_problems
 
@@ -116,7 +116,9 @@ class GroupTrainer(GroupSampling, CreditsTurns, Replays, GRPOTrainer):  # type: 
     def credited(cls, run: Run) -> Any:
         """Return the run's reward, which keeps the scores of turns and the rollouts if asked to."""
         args = run.training
-        reward: Any = Kept(run.reward, run) if args.keep_rollouts else run.reward
+        reward: Any = run.reward
+        if args.keep_rollouts:
+            reward = Kept(reward, run, sampler(run))
         if args.credit == "completion":
             return reward
         return TurnCredit(reward, args.num_generations, run.tokenizer.decode)

@@ -117,6 +117,7 @@ class Kept:
 
     reward: Any
     run: Run
+    about: Mapping[str, Any]
     trainer: Any = None
     missing: dict[Any, list[dict[str, Any]]] = field(default_factory=dict)
     """Tokens of prompt and completion -> rows without log-probabilities."""
@@ -164,9 +165,8 @@ class Kept:
             import pyarrow as pa
             import pyarrow.parquet as pq
 
-            table = pa.Table.from_pylist(self._rows).replace_schema_metadata(
-                {_KEY: json.dumps(sampler(self.run))}
-            )
+            about = {_KEY: json.dumps(self.about)}
+            table = pa.Table.from_pylist(self._rows).replace_schema_metadata(about)
             name = "{:06}-{:02}.parquet".format(*self._name)
             with atomic_file(self.run.folder / NAME / name) as file:
                 pq.write_table(table, file, write_page_checksum=True)
