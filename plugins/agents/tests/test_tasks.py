@@ -80,7 +80,9 @@ def test_chains_as_rows_have_other_facts_in_each_half():
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
-def test_code_repair_knows_broken_from_fixed():
+def test_code_repair_knows_broken_from_fixed(monkeypatch):
+    # A broken search never ends.
+    monkeypatch.setattr("hf_rlhf_agents.code.SECONDS", 1.5)
     tasks = of("code_repair")
     assert [sum(t.tier == tier for t in tasks) for tier in ("easy", "medium", "hard")] == [4, 4, 4]
     for task in tasks:
