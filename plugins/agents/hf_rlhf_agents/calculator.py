@@ -23,9 +23,10 @@ def calculate(expression: str) -> str:
     """Return the value of an arithmetic expression, to 12 digits. Raises ValueError otherwise."""
     try:
         value = _value(ast.parse(expression.replace("^", "**").strip(), mode="eval").body)
-    except (SyntaxError, ArithmeticError, RecursionError, MemoryError) as error:
+        real = not isinstance(value, complex) and math.isfinite(value)
+    except (SyntaxError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot compute {expression[:80]!r}: {error}") from error
-    if isinstance(value, complex) or not math.isfinite(value):
+    if not real:
         raise ValueError(f"cannot compute {expression[:80]!r}: no real number")
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 

@@ -66,8 +66,12 @@ def _passes(case: Case, value: object) -> bool:
         return False
     if case.raises:
         return value.get("raises") == case.raises
-    same_kind = type(value.get("value")) is type(case.value)
-    return "value" in value and same_kind and value["value"] == case.value
+    # As JSON, in which true is not 1 and 1.0 is not 1, at any depth.
+    return "value" in value and _json(value["value"]) == _json(case.value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 __all__ = ["FIXED", "SECONDS", "SandboxError", "code_of", "passed"]

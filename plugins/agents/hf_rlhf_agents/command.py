@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ def command(argv: Sequence[str]) -> int:
         add(verb)
         verb.set_defaults(call=run)
     chosen = parser.parse_args(argv)
+    if find_spec("inspect_ai") is None:
+        raise DataError(NEEDS)
     return int(chosen.call(chosen))
 
 
@@ -45,10 +48,6 @@ def _eval_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--seed", type=int, default=0)
     verb.add_argument("--instruction", help="the system message; empty for none")
     verb.add_argument("--resume", action="store_true", help="go on with the logs in --out")
-    _task_options(verb)
-
-
-def _task_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--tasks",
         default="chains",
@@ -78,7 +77,6 @@ def chosen_tasks(options: argparse.Namespace) -> list[Task]:
 
 def evaluate(options: argparse.Namespace) -> int:
     """Run each agent on the tasks, and print a table of agents by categories."""
-    _need_inspect()
     tasks = chosen_tasks(options)
     print(f"{len(tasks)} tasks, {options.epochs} run(s) of each, by {options.model}", flush=True)
     done, logs = run_agents(options, tasks, options.agent or ["react"], resume=options.resume)
@@ -141,7 +139,6 @@ def model_name(name: str) -> str:
 
 def table(options: argparse.Namespace) -> int:
     """Print the table of logs, and compare each agent with the first."""
-    _need_inspect()
     show_table(options.logs)
     return 0
 
@@ -151,39 +148,35 @@ def show_table(logs: Sequence[str | Path]) -> None:
     from rich.console import Console
 
     from hf_rlhf.formatting import interval
-    from hf_rlhf_agents.results import by_category, compare, predicts, read_log
+    from hf_rlhf_agents.results import ALL, by_category, compare, predicts, read_log
 
     read = [read_log(path) for path in logs]
     names = [agent for agent, _, _ in read]
     columns = [by_category(rows) for _, _, rows in read]
     categories = list(dict.fromkeys(name for column in columns for name in column))
-    lines = [
-        [category, *(interval(_json(column.get(category))) for column in columns)]
-        for category in categories
+    lines = [(category, [column.get(category) for column in columns]) for category in categories]
+    for key in ("process", "f1", "calls", "wasted", "tokens", "seconds", "cost"):
+        lines.append((key, [by_category(rows, key).get(ALL) for _, _, rows in read]))
+    texts = [
+        [label, *(interval(mean.as_json() if mean else None) for mean in means)]
+        for label, means in lines
     ]
-    for label, key in (("process", "process"), ("calls", "calls"), ("tokens", "tokens")):
-        means = [by_category(rows, key).get("all") for _, _, rows in read]
-        lines.append([label, *(interval(_json(mean)) for mean in means)])
-    print_table(Console(), ["", *names], lines, "Right answers by category")
+    print_table(Console(), ["", *names], texts, "Right answers by category")
     for agent, _, rows in read:
         missing = [row for row in rows if row.outcome is None]
         if missing:
             print(f"note: {agent}: {len(missing)} of {len(rows)} not scored: {missing[0].reason}")
         if found := predicts(rows):
             print(f"{agent}: correlation of process and outcome {interval(found.as_json())}")
-    for (agent, _, rows), first in zip(read[1:], [read[0]] * len(read), strict=False):
-        result = compare(first[2], rows)
+    for agent, _, rows in read[1:]:
+        result = compare(read[0][2], rows)
         shows = f"it takes {result.smallest} one-way changes to show a difference"
         if not result.smallest:
             shows = f"{result.tasks} tasks are too few to show a difference"
         print(
-            f"{agent} against {first[0]}: {result.better} tasks better, {result.worse} worse of "
+            f"{agent} against {names[0]}: {result.better} tasks better, {result.worse} worse of "
             f"{result.tasks}, p = {result.p:.3f}; {shows}"
         )
-
-
-def _json(estimate: Any) -> Any:
-    return None if estimate is None else estimate.as_json()
 
 
 def _show_options(verb: argparse.ArgumentParser) -> None:
@@ -194,7 +187,6 @@ def _show_options(verb: argparse.ArgumentParser) -> None:
 
 def show(options: argparse.Namespace) -> int:
     """Print the worst runs of a log: what was asked, called, returned and answered."""
-    _need_inspect()
     from hf_rlhf.formatting import excerpt, visible
     from hf_rlhf_agents.harness.messages import as_dict
     from hf_rlhf_agents.results import open_log, row_of
@@ -225,18 +217,10 @@ def _log_options(verb: argparse.ArgumentParser) -> None:
 
 def log(options: argparse.Namespace) -> int:
     """Write the completions that a training run kept as a log of inspect_ai."""
-    _need_inspect()
     from hf_rlhf_agents.run_log import write_run_log
 
     print(write_run_log(options.run, options.out))
     return 0
-
-
-def _need_inspect() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("inspect_ai") is None:
-        raise DataError(NEEDS)
 
 
 def _table_options(verb: argparse.ArgumentParser) -> None:
@@ -253,7 +237,6 @@ def _trajectory_options(verb: argparse.ArgumentParser) -> None:
 
 def trajectories(options: argparse.Namespace) -> int:
     """Run the agent on tasks, and keep the runs that are right in outcome and process."""
-    _need_inspect()
     tasks = chosen_tasks(options)
     counts = Counter(task.category for task in tasks)
     listed = ", ".join(f"{count} {category}" for category, count in counts.items())

@@ -129,23 +129,22 @@ def by_category(rows: Sequence[Row], name: str = "outcome") -> dict[str, Interva
 
 
 def predicts(rows: Sequence[Row]) -> Interval | None:
-    """Return the correlation of process and outcome over rows, with its interval."""
-    pairs = [
-        (r.process, r.outcome) for r in rows if r.process is not None and r.outcome is not None
-    ]
-    if not pairs:
+    """Return the correlation of process and outcome over rows, with its interval over tasks."""
+    known = [row for row in rows if row.process is not None and row.outcome is not None]
+    if not known:
         return None
-    x, y = np.array(pairs, dtype=np.float64).T
+    x, y = np.array([(row.process, row.outcome) for row in known], dtype=np.float64).T
+    tasks, place = np.unique([row.id for row in known], return_inverse=True)
 
     def correlation(weights: Any) -> Any:
-        weights = weights / weights.sum(1, keepdims=True)
+        weights = weights[:, place] / weights[:, place].sum(1, keepdims=True)
         dx, dy = (v[None] - (weights @ v)[:, None] for v in (x, y))
         both = (weights * dx * dy).sum(1)
         size = np.sqrt((weights * dx**2).sum(1) * (weights * dy**2).sum(1))
         with np.errstate(invalid="ignore"):
             return np.where(size > 1e-12, both / size, np.nan)
 
-    return Interval.of_statistic(correlation, len(pairs))
+    return Interval.of_statistic(correlation, len(tasks))
 
 
 def compare(before: Sequence[Row], after: Sequence[Row]) -> Comparison:

@@ -5,6 +5,7 @@ files are scored alike. Nothing here is random or calls a model.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,8 +42,6 @@ class Process:
 
     score: float
     """1 - edit distance / the longer of both sequences; 1.0 if both are empty."""
-    order: float
-    """The same for the names of the tools alone."""
     matched: int
     """Expected calls that were made, in sequence."""
     expected: int
@@ -62,7 +61,7 @@ def calls_of(messages: Sequence[Message]) -> list[Called]:
             if isinstance(arguments, str):
                 try:
                     arguments = json.loads(arguments)
-                except ValueError:
+                except (ValueError, RecursionError):
                     arguments = None
             named = arguments if isinstance(arguments, dict) else None
             calls.append(Called(str(function.get("name", "")), named))
@@ -91,20 +90,23 @@ def answer_of(messages: Sequence[Message]) -> str:
 def right(task: Task, answer: str, calls: Sequence[Called] = ()) -> bool:
     """Return whether an answer is acceptable; for `cases`, grade the code instead.
 
-    A refusal is right only after the calls that show that there is no answer.
+    A refusal is right only after the calls that show that there is no answer, and has no numbers
+    beside those that were asked or told.
     """
     if task.scored == "refusal":
         tried = process(task, calls).matched == len(task.calls)
-        return tried and bool(_REFUSES.search(answer))
+        told = " ".join([task.question, *task.fails.values()])
+        made_up = set(re.findall(r"\d+", answer)) - set(re.findall(r"\d+", told))
+        return tried and not made_up and bool(_REFUSES.search(answer))
     if task.scored == "gaia":
         from inspect_evals.gaia.scorer import question_scorer
 
         return any(question_scorer(answer, each)[0] for each in task.answers)
     if task.scored == "number":
         given = number(answer)
+        wanted = [value for each in task.answers if (value := number(each)) is not None]
         return given is not None and any(
-            abs(given - float(number(each) or 0)) <= 1e-6 * max(1.0, abs(given))
-            for each in task.answers
+            math.isclose(given, value, rel_tol=1e-6, abs_tol=1e-9) for value in wanted
         )
     return normal(answer) in {normal(each) for each in task.answers}
 
@@ -131,10 +133,8 @@ def process(task: Task, calls: Sequence[Called]) -> Process:
         for block in Levenshtein.opcodes(wanted, made)
         if block.tag == "equal"
     )
-    names = [call.tool for call in task.calls], [call.tool for call in calls]
     return Process(
         score=Levenshtein.normalized_similarity(wanted, made),
-        order=Levenshtein.normalized_similarity(*names),
         matched=matched,
         expected=len(wanted),
         wasted=len(made) - matched,

@@ -186,9 +186,11 @@ def select(
 
 
 def number(text: str) -> float | None:
-    """Return the number that a text is, without separators, currency or percent."""
-    plain = re.sub(r"[,\s]", "", text.strip().rstrip(".%").lstrip("$€£"))
-    return float(plain) if re.fullmatch(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", plain) else None
+    """Return the number that a text is, without separators of thousands, currency or percent."""
+    plain = text.strip().rstrip(".%").lstrip("$€£").strip()
+    if not re.fullmatch(r"[+-]?(\d+|\d{1,3}([, ]\d{3})+)(\.\d+)?(e[+-]?\d{1,2})?", plain, re.ASCII):
+        return None
+    return float(re.sub("[, ]", "", plain))
 
 
 def normal(text: str) -> str:

@@ -5,6 +5,8 @@ import shutil
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,6 +26,7 @@ def run(code: str, limits: Limits = LIMITS) -> str:
         ended = box.run(["python3", "-c", code])
         # A full box stays full; after anything else it works on.
         assert ended.stopped == "disk" or box.run(["true"]).code == 0
+    assert not box.folder.exists()
     return f"{ended.stopped} {ended.stdout.decode()[-300:]} {ended.stderr.decode()[-300:]}"
 
 
@@ -62,6 +65,16 @@ REFUSED = {
     "ptrace itself": "import ctypes; assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0",
     "keyrings": "import ctypes; assert ctypes.CDLL(None).syscall(250, 0, -3, 1) >= 0",
     "bpf": "import ctypes; assert ctypes.CDLL(None).syscall(321, 0, 0, 0) >= 0",
+    "clone a user namespace": "import ctypes; assert ctypes.CDLL(None).syscall(56, 0x10000011, 0, 0, 0, 0) >= 0",
+    "clone3": "import ctypes; assert ctypes.CDLL(None).syscall(435, (ctypes.c_uint64 * 11)(0x10000000, 0, 0, 0, 17), 88) >= 0",
+    "io_uring": "import ctypes; assert ctypes.CDLL(None).syscall(425, 1, (ctypes.c_char * 120)()) >= 0",
+    "files of init": "import ctypes, os; assert ctypes.CDLL(None).syscall(438, os.pidfd_open(1), 0, 0) >= 0",
+    "compare with init": "import ctypes; assert ctypes.CDLL(None).syscall(312, 1, 1, 1, 0, 0) >= 0",
+    "memory file": "import os; os.memfd_create('x')",
+    "System V memory": "import ctypes; assert ctypes.CDLL(None).shmget(0, 1 << 20, 0o1600) >= 0",
+    "open its input again": "open('/proc/self/fd/0', 'wb')",
+    "hard link": "import os; os.link('/usr/bin/env', '/box/env')",
+    "unlimited open files": "files = [open('/dev/null') for _ in range(1000)]",
     "kernel log": "open('/dev/kmsg').read(1)",
     "disks": "import os; assert [n for n in os.listdir('/dev') if n.startswith(('sd', 'vd', 'nvme'))]",
     "devices": "import os; os.mknod('/tmp/null', 0o20666, os.makedev(1, 3))",
@@ -105,6 +118,17 @@ STOPPED = {
         "n = 0\nwhile True:\n  open(f'/box/{n}', 'wb').write(b'x' * (1 << 20)); n += 1",
         "disk",
     ),
+    "empty files": ("n = 0\nwhile True: open(f'/box/{n}', 'wb').close(); n += 1", "disk"),
+    "empty folders": ("import os\nn = 0\nwhile True: os.mkdir(f'/box/{n}'); n += 1", "disk"),
+    "deep folders": (
+        "import os\nwhile True: os.mkdir('x' * 200); os.chdir('x' * 200); open('f', 'w').close()",
+        "disk",
+    ),
+    "files without names": (
+        "import os, time\nkept = []\nfor _ in range(100):\n  kept.append(open('/box/f', 'wb'))\n"
+        "  kept[-1].write(b'x' * (1 << 20)); kept[-1].flush(); os.unlink('/box/f')\ntime.sleep(60)",
+        "disk",
+    ),
     "memory of many": (
         "import os, time\nfor _ in range(6):\n  if os.fork() == 0:\n    a = bytearray(150 << 20)\n"
         "    time.sleep(30)\ntime.sleep(30)",
@@ -142,6 +166,42 @@ def test_no_process_outlives_its_command(how: str) -> None:
     ]
 
 
+def test_a_writer_in_the_background_leaves_nothing() -> None:
+    said = run(
+        "import os, itertools\nif os.fork() == 0:\n  os.setsid(); os.closerange(0, 3)\n"
+        "  for n in itertools.cycle(range(500)):\n    os.makedirs(f'/box/d/{n}', exist_ok=True)"
+    )
+    assert said.split() == []
+
+
+def test_links_that_appear_meanwhile_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("secret")
+    swap = f"import os\nos.symlink({str(tmp_path)!r}, 'l')\nos.mkdir('d')\n" + (
+        "while True:\n  for a, b in (('d', 'e'), ('l', 'd'), ('d', 'l'), ('e', 'd')): os.rename(a, b)"
+    )
+    with Box(LIMITS) as box, ThreadPoolExecutor() as pool:
+        running = pool.submit(box.run, ["python3", "-c", swap])
+        read = set()
+        while not running.done():
+            with suppress(OSError):
+                box.write("d/f", b"1")
+                read.add(box.read("d/f"))
+    assert read == {b"1"}
+    assert [each.name for each in tmp_path.iterdir()] == ["f"]
+    assert (tmp_path / "f").read_text() == "secret"
+
+
+def test_the_answers_of_an_installed_package_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_rlhf_agents.sandbox.box._PACKAGE", Path("/usr/share"))
+    assert run("import os; print(os.listdir('/usr/share'))").split() == ["[]"]
+
+
+@pytest.mark.parametrize("name", ["", "A=B"])
+def test_names_of_variables(name: str) -> None:
+    with Box(LIMITS) as box, pytest.raises(ValueError, match="variable"):
+        box.run(["true"], environment={name: "x"})
+
+
 def test_link_out_of_the_box(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
@@ -174,6 +234,7 @@ FORGED = {
     "all pass": "print('ok 2 passed'); raise SystemExit(0)",
     "equal to everything": "class E:\n  __eq__ = lambda s, o: True\ndef f(x): return E()",
     "a number that is everything": "class E(int):\n  __eq__ = lambda s, o: True\ndef f(x): return E(0)",
+    "as if bubblewrap had failed": "import os; os.write(2, b'bwrap: no'); os._exit(1)",
     "patches json": 'import json; json.dumps = lambda *_: \'[{"value": true}, {"value": true}]\'',
     "true is not 1": "def f(x): return True",
     "asks its caller": "import sys\ndef f(x): return sys._getframe(1).f_globals.get('given')",

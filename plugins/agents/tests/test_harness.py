@@ -242,6 +242,9 @@ def test_whether_process_predicts_outcome():
     rows = [row(n, float(n % 2), 0.3 + 0.4 * (n % 2)) for n in range(20)]
     assert predicts(rows).mean == pytest.approx(1.0)
     assert predicts([row(n, 1.0) for n in range(5)]) is None
+    noisy = [row(n, float(n % 3 > 0), 0.3 + 0.1 * (n % 5)) for n in range(20)]
+    once, often = predicts(noisy), predicts(noisy * 4)
+    assert (often.low, often.high) == pytest.approx((once.low, once.high)), "epochs are no tasks"
     assert predicts([]) is None
 
 

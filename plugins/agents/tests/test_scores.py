@@ -75,6 +75,12 @@ def test_texts(answer, is_right):
         ("1131.0", True),
         ("1131 or 7", False),
         ("11 31x", False),
+        ("1 131", True),
+        ("11 31", False),
+        ("1,1,3,1", False),
+        ("1e999", False),
+        ("1132", False),
+        ("inf", False),
         ("", False),
     ],
 )
@@ -88,11 +94,19 @@ def test_a_refusal_counts_after_the_calls_that_show_it():
     assert right(task, "I cannot answer that.", RIGHT)
     assert not right(task, "I cannot answer that.", RIGHT[:1])
     assert not right(task, "Wrede", RIGHT)
+    assert not right(task, "The year is not known, perhaps 1893.", RIGHT)
+    failing = task.model_copy(update={"fails": {"search": "503 down"}})
+    assert right(failing, "I cannot answer: error 503.", RIGHT)
 
 
 def test_f1():
     assert token_f1(TASK, "Tomas") == pytest.approx(2 / 3)
     assert token_f1(TASK, "Calder") == 0.0
+
+
+def test_calls_that_no_calculator_computes_are_other_calls():
+    made = Called("calculate", {"expression": "*".join(["10**100"] * 5)})
+    assert process(TASK, [made]).matched == 0
 
 
 @pytest.mark.parametrize(
@@ -123,12 +137,13 @@ def test_calls_are_read_from_objects_and_texts():
         {"name": "read", "arguments": '{"title": "B"}'},
         {"name": "read", "arguments": "{broken"},
         {"name": "read", "arguments": "[1]"},
+        {"name": "read", "arguments": "[" * 100_000},
     ]
     messages = [
         {"role": "user", "content": "", "tool_calls": [{"function": functions[0]}]},
         *says("", tool_calls=[{"function": each} for each in functions]),
     ]
-    assert [call.arguments for call in calls_of(messages)] == [{"title": "B"}] * 2 + [None] * 2
+    assert [call.arguments for call in calls_of(messages)] == [{"title": "B"}] * 2 + [None] * 3
 
 
 def row(task=TASK):
@@ -219,6 +234,8 @@ def test_calculator(expression, value):
         "(-8)**0.5",
         "10**400*1.0",
         "True+1",
+        "((-8)**0.5) % 2",
+        "*".join(["10**100"] * 5),
     ],
 )
 def test_calculator_refuses(expression):

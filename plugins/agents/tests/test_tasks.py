@@ -92,12 +92,6 @@ def test_code_repair_knows_broken_from_fixed(monkeypatch):
         broken = outcome(task, answer(f"FIXED CODE:\n```python\n{task.code}```"))
         assert broken < 1.0, task.id
         assert outcome(task, answer("no code")) == 0.0
-    fixed = (
-        "def clamp(v, low, high):\n    if low > high: raise ValueError\n"
-        "    return max(low, min(v, high))"
-    )
-    (clamp,) = (task for task in tasks if task.function == "clamp")
-    assert outcome(clamp, answer(f"So:\n```python\n{fixed}\n```")) == 1.0
 
 
 GOOD = {

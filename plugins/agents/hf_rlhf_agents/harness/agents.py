@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from inspect_ai.agent import react
+from inspect_ai.agent import AgentState, react
 from inspect_ai.model import ChatMessageSystem, ChatMessageUser, execute_tools, get_model
-from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
+from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolDef
 from inspect_ai.util import store
 
@@ -40,12 +40,6 @@ FINAL = f"Answer the question from these facts. End with a line `{ANSWER} ` and 
 
 
 @solver
-def zero_shot() -> Solver:
-    """Answer at once, without tools."""
-    return generate(tool_calls="none")
-
-
-@solver
 def plan_execute(tools: Sequence[ToolDef] = ()) -> Solver:
     """Write a plan, then work through it with tools."""
     work = react(prompt=None, tools=list(tools), submit=False)
@@ -54,7 +48,7 @@ def plan_execute(tools: Sequence[ToolDef] = ()) -> Solver:
         asked = [*state.messages, ChatMessageUser(content=PLAN)]
         plan = await get_model().generate(asked)
         state.messages += [plan.message, ChatMessageUser(content="Now answer, with the tools.")]
-        done = await work(_agent_state(state))
+        done = await work(AgentState(messages=state.messages))
         state.messages, state.output = done.messages, done.output
         return state
 
@@ -127,7 +121,7 @@ async def _next_query(question: str, notes: str, self_contained: bool) -> str | 
         match = re.search(r"\{.*\}", text, re.DOTALL)
         try:
             reply = json.loads(match[0]) if match else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(reply, dict) and (reply.get("done") or reply.get("query")):
             return None if reply.get("done") else str(reply["query"])
@@ -150,9 +144,3 @@ async def _say(system: str, user: str) -> str:
         [ChatMessageSystem(content=system), ChatMessageUser(content=user)]
     )
     return output.completion
-
-
-def _agent_state(state: TaskState) -> Any:
-    from inspect_ai.agent import AgentState
-
-    return AgentState(messages=state.messages)

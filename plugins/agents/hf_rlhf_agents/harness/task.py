@@ -8,7 +8,7 @@ from inspect_ai.agent import react
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer
-from inspect_ai.solver import Generate, Solver, TaskState, solver
+from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
 from inspect_ai.util import store
 
 from hf_rlhf.errors import DataError, did_you_mean
@@ -20,7 +20,7 @@ from hf_rlhf_agents.scores import Called, answer_of, process, token_f1
 from hf_rlhf_agents.tasks import Task
 
 AGENTS: dict[str, Callable[[Sequence[Any]], Any]] = {
-    "zero_shot": lambda tools: agents.zero_shot(),
+    "zero_shot": lambda tools: generate(tool_calls="none"),
     "react": lambda tools: react(prompt=None, tools=list(tools), submit=False),
     "plan_execute": agents.plan_execute,
     "multi_agent": agents.multi_agent,

@@ -6,7 +6,9 @@ use a bounded amount of time, memory, processes, disk and output. Nothing that i
 callers compare values that never entered the box.
 """
 
+import json
 import os
+import select
 import shutil
 import stat
 import subprocess
@@ -15,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self
@@ -28,6 +30,8 @@ from hf_rlhf_agents.sandbox.seccomp import seccomp_filter
 FIRST_USER, USERS = 61_000, 1_000
 """Range of user ids for boxes; RLIMIT_NPROC counts the processes of a user id over all boxes."""
 _PATH = "/usr/bin:/bin"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_BLOCK = 4096
 _WATCH_SECONDS = 0.1
 
 
@@ -78,13 +82,15 @@ class Box:
         check()
         self._user = _take_user()
         self.folder = Path(tempfile.mkdtemp(prefix="hf-rlhf-box-")).resolve()
-        self._own(self.folder)
+        if self._user is not None:
+            os.chown(self.folder, self._user, self._user)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        _give_user(self._user)
+        """Remove the folder, however deep it is and whatever its modes are."""
+        for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            subprocess.run([*command, self.folder], stderr=subprocess.DEVNULL, check=False)
+        _taken.discard(self._user)
 
     def run(
         self,
@@ -108,42 +114,47 @@ class Box:
             SandboxError: the box itself could not start.
         """
         most = seconds if seconds is not None else self.limits.seconds
+        if bad := [name for name in environment or {} if not name or "=" in name]:
+            raise ValueError(f"{bad[0]!r} cannot be the name of a variable")
         with (
-            _one_at_a_time(self._user),
-            _filter() as filter_file,
-            tempfile.TemporaryFile() as given,
+            _ordinary if self._user is None else nullcontext(),
+            _file(seccomp_filter()) as rules,
+            _file(stdin) as given,
+            _file() as output,
+            _file() as errors,
+            _file() as status,
         ):
-            given.write(stdin)
-            given.seek(0)
-            inside = str(Path("/box", folder))
-            argv = [*self._outside(most), *_bubblewrap(self.folder, inside, filter_file.fileno())]
+            argv = [*self._outside(most), *_bubblewrap(self.folder, folder, rules, status)]
             for name, value in (environment or {}).items():
                 argv += ["--setenv", name, value]
             process = subprocess.Popen(
                 [*argv, "--", *command],
                 stdin=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[filter_file.fileno()],
+                stdout=output,
+                stderr=errors,
+                pass_fds=[rules.fileno(), status.fileno()],
                 env={"PATH": _PATH},
                 start_new_session=True,
             )
-            return _watched(process, self.folder, self.limits, most)
+            stopped = self._watch(process, most, (output, errors))
+            stdout, stderr = (_content(each, self.limits.output) for each in (output, errors))
+            facts = _facts(status)
+        # Bubblewrap writes the status, which the program cannot: what it prints decides nothing.
+        if "exit-code" not in facts and not stopped and not stderr.startswith(b"bwrap: execvp"):
+            said = stderr.decode(errors="replace").strip()
+            raise SandboxError(f"bubblewrap could not run: {said}")
+        return Ended(process.returncode, stdout, stderr, stopped)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file under `/box`. Raises PermissionError outside of it."""
         path = self.path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for parent in [path.parent, *path.parent.parents]:
-            if parent == self.folder:
-                break
-            self._own(parent)
-        # A link that appears meanwhile is not followed.
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        self._own(path)
+        with self._opened(path.parent, make=True) as parent:
+            with suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=parent)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open(path.name, flags, 0o644, dir_fd=parent), "wb") as file:
+                file.write(content)
+                self._own(file.fileno())
 
     def read(self, name: str) -> bytes:
         """Return a regular file under `/box`, at most `limits.disk` bytes of it.
@@ -151,8 +162,11 @@ class Box:
         Links are resolved here, on the host: one that leaves the folder raises PermissionError.
         """
         path = self.path(name)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with (
+            self._opened(path.parent) as parent,
+            os.fdopen(os.open(path.name, flags, dir_fd=parent), "rb") as file,
+        ):
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise PermissionError(f"{name}: no regular file")
             return file.read(self.limits.disk)
@@ -161,26 +175,77 @@ class Box:
         """Return the path of a file on the host. Raises PermissionError outside of the folder."""
         relative = Path(name).relative_to("/box") if name.startswith("/box") else Path(name)
         path = (self.folder / relative).resolve()
-        if not path.is_relative_to(self.folder):
+        if self.folder not in path.parents:
             raise PermissionError(f"{name}: outside of /box")
         return path
 
-    def _own(self, path: Path) -> None:
+    @contextmanager
+    def _opened(self, folder: Path, make: bool = False) -> Iterator[int]:
+        """Open a folder step by step: a link that a running program puts there is not followed."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        at = os.open(self.folder, flags)
+        try:
+            for part in folder.relative_to(self.folder).parts:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=at)
+                at, before = os.open(part, flags, dir_fd=at), at
+                os.close(before)
+                if make:
+                    self._own(at)
+            yield at
+        finally:
+            os.close(at)
+
+    def _own(self, file: int) -> None:
         if self._user is not None:
-            os.chown(path, self._user, self._user)
+            os.fchown(file, self._user, self._user)
 
     def _outside(self, seconds: float) -> list[str]:
         """Return the command that limits each process and gives up root."""
         limits = self.limits
         argv = ["/usr/bin/prlimit", f"--as={limits.memory}", f"--fsize={limits.disk}", "--core=0"]
+        argv.append("--nofile=256")
         argv.append(f"--cpu={int(seconds) + 1}")
         if self._user is None:
             # An ordinary user's other processes count too.
-            own = sum(each.uids().real == os.getuid() for each in psutil.process_iter())
+            own = _users().count(os.getuid())
             return [*argv, f"--nproc={own + limits.processes}"]
         argv.append(f"--nproc={limits.processes}")
         user = [f"--reuid={self._user}", f"--regid={self._user}", "--clear-groups"]
         return [*argv, "/usr/bin/setpriv", *user]
+
+    def _watch(
+        self, process: "subprocess.Popen[bytes]", seconds: float, outputs: Sequence[IO[bytes]]
+    ) -> str:
+        """Wait for the end of a program and all that it started; return the limit that stopped it.
+
+        The output is checked once more at the end, which may come between two looks.
+        """
+        limits, end, stopped = self.limits, time.monotonic() + seconds, ""
+
+        def printed() -> str:
+            sizes = [os.fstat(each.fileno()).st_size for each in outputs]
+            return "output" if max(sizes) > limits.output else ""
+
+        def exceeded() -> str:
+            if time.monotonic() > end:
+                return "time"
+            family = _family(process.pid)
+            if _memory(family) > limits.memory:
+                return "memory"
+            held = _held(family) - sum(os.fstat(e.fileno()).st_blocks * 512 for e in outputs)
+            full = held > limits.disk or _size(self.folder, limits.disk) > limits.disk
+            return printed() or ("disk" if full else "")
+
+        while process.poll() is None and not (stopped := exceeded()):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_WATCH_SECONDS)
+        for child in _family(process.pid) if stopped else ():
+            with suppress(psutil.Error):
+                child.kill()
+        process.wait()
+        return stopped or printed()
 
 
 def check() -> None:
@@ -196,82 +261,58 @@ def check() -> None:
             )
 
 
-def _bubblewrap(folder: Path, inside: str, filter_file: int) -> list[str]:
+def _bubblewrap(folder: Path, inside: str, rules: IO[bytes], status: IO[bytes]) -> list[str]:
     argv = ["/usr/bin/env", "bwrap", "--unshare-all", "--die-with-parent", "--new-session"]
-    argv += ["--cap-drop", "ALL", "--clearenv", "--seccomp", str(filter_file)]
+    argv += ["--cap-drop", "ALL", "--clearenv", "--seccomp", str(rules.fileno())]
+    argv += ["--json-status-fd", str(status.fileno())]
     argv += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
+    if _PACKAGE.is_relative_to("/usr"):
+        # It has the answers.
+        argv += ["--size", "4096", "--tmpfs", str(_PACKAGE), "--remount-ro", str(_PACKAGE)]
     for name in ("bin", "lib", "lib64"):
         argv += ["--symlink", f"usr/{name}", f"/{name}"]
     # Memory of a tmpfs belongs to no process: each has a size, and the others are read-only.
     for name in ("/tmp", "/dev/shm"):
         argv += ["--size", str(16 << 20), "--tmpfs", name]
     argv += ["--bind", str(folder), "/box", "--remount-ro", "/dev", "--remount-ro", "/"]
-    argv += ["--chdir", inside, "--setenv", "PATH", _PATH, "--setenv", "HOME", "/box"]
+    argv += [
+        "--chdir",
+        str(Path("/box", inside)),
+        "--setenv",
+        "PATH",
+        _PATH,
+        "--setenv",
+        "HOME",
+        "/box",
+    ]
     return argv
 
 
 @contextmanager
-def _filter() -> Iterator[IO[bytes]]:
+def _file(content: bytes = b"") -> Iterator[IO[bytes]]:
     with tempfile.TemporaryFile() as file:
-        file.write(seccomp_filter())
+        file.write(content)
         file.seek(0)
         yield file
 
 
-def _watched(
-    process: "subprocess.Popen[bytes]", folder: Path, limits: Limits, seconds: float
-) -> Ended:
-    """Read the output until the program ends, or stop it at a limit."""
-    readers = [_Reader(pipe, limits.output) for pipe in (process.stdout, process.stderr) if pipe]
-    end, stopped = time.monotonic() + seconds, ""
-
-    def exceeded() -> str:
-        """Return the name of the first exceeded limit, or an empty text."""
-        if time.monotonic() > end:
-            return "time"
-        if any(reader.full for reader in readers):
-            return "output"
-        if _memory(process.pid) > limits.memory:
-            return "memory"
-        return "disk" if _size(folder) > limits.disk else ""
-
-    while process.poll() is None and not (stopped := exceeded()):
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_WATCH_SECONDS)
-    # The end of bubblewrap ends its namespace, and with it every process inside.
-    for child in _family(process.pid) if stopped else ():
-        with suppress(psutil.Error):
-            child.kill()
-    code = process.wait()
-    output, errors = (reader.result() for reader in readers)
-    stopped = stopped or ("output" if any(reader.full for reader in readers) else "")
-    if code == 1 and errors.startswith(b"bwrap: ") and not stopped:
-        what = errors.decode(errors="replace").strip()
-        if not what.startswith("bwrap: execvp"):
-            raise SandboxError(f"bubblewrap could not start: {what}")
-    return Ended(code, output, errors, stopped)
+def _content(file: IO[bytes], most: int = -1) -> bytes:
+    file.seek(0)
+    return file.read(most)
 
 
-class _Reader(threading.Thread):
-    """Reads a pipe up to a limit, then drops the rest."""
+def _facts(status: IO[bytes]) -> dict[str, int]:
+    """Return what bubblewrap reports, after the end of the first process of the box.
 
-    def __init__(self, pipe: IO[bytes], most: int) -> None:
-        super().__init__(daemon=True)
-        self._pipe, self._most, self._read = pipe, most, bytearray()
-        self.full = False
-        self.start()
-
-    def run(self) -> None:
-        while chunk := self._pipe.read1(1 << 16):  # type: ignore[attr-defined]
-            room = self._most - len(self._read)
-            self._read += chunk[:room]
-            self.full |= len(chunk) > room
-
-    def result(self) -> bytes:
-        """Return what was read; the pipe is closed at the end of the last process."""
-        self.join(timeout=5)
-        self._pipe.close()
-        return bytes(self._read)
+    That one ends after all the others, and may do so after bubblewrap itself.
+    """
+    lines = map(json.loads, _content(status).splitlines())
+    facts = {name: value for line in lines for name, value in line.items()}
+    with suppress(KeyError, ProcessLookupError):
+        handle = os.pidfd_open(facts["child-pid"])
+        select.select([handle], [], [], 5.0)
+        os.close(handle)
+    return facts
 
 
 def _family(pid: int) -> list[psutil.Process]:
@@ -282,28 +323,57 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _memory(pid: int) -> int:
+def _memory(family: Sequence[psutil.Process]) -> int:
     total = 0
-    for each in _family(pid):
+    for each in family:
         with suppress(psutil.Error):
             total += each.memory_info().rss
     return total
 
 
-def _size(folder: Path) -> int:
+def _held(family: Sequence[psutil.Process]) -> int:
+    """Return the size of open files that have no name any more."""
+    sizes = {}
+    for each in family:
+        with suppress(OSError):
+            for opened in os.scandir(f"/proc/{each.pid}/fd"):
+                with suppress(OSError):
+                    found = opened.stat()
+                    if stat.S_ISREG(found.st_mode) and not found.st_nlink:
+                        sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return sum(sizes.values())
+
+
+def _size(folder: Path, most: int) -> int:
+    """Return the size of a folder, or some size above `most`; an empty file counts as a block.
+
+    A folder that cannot be looked into, such as one that is too deep, is too large.
+    """
     total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(Path(root, name)).st_blocks * 512
-            except OSError:
-                continue
+
+    def closed(error: OSError) -> None:
+        nonlocal total
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            total = most + 1
+
+    for root, folders, names in os.walk(folder, onerror=closed):
+        for name in (*folders, *names):
+            with suppress(OSError):
+                total += max(_BLOCK, os.lstat(f"{root}/{name}").st_blocks * 512)
+        if total > most:
+            break
     return total
 
 
 _lock = threading.Lock()
 _ordinary = threading.Lock()
-_taken: set[int] = set()
+_taken: set[int | None] = set()
+
+
+def _users() -> list[int]:
+    """Return the user of each process of this machine."""
+    found = (each.info["uids"] for each in psutil.process_iter(["uids"]))
+    return [uids.real for uids in found if uids]
 
 
 def _take_user() -> int | None:
@@ -311,7 +381,7 @@ def _take_user() -> int | None:
     if os.getuid() != 0:
         return None
     with _lock:
-        in_use = {each.uids().real for each in psutil.process_iter()} | _taken
+        in_use = {*_users(), *_taken}
         # Another process starts elsewhere in the range.
         start = os.getpid() * 37
         for step in range(USERS):
@@ -320,17 +390,3 @@ def _take_user() -> int | None:
                 _taken.add(user)
                 return user
     raise SandboxError(f"All {USERS} user ids from {FIRST_USER} are taken by boxes.")
-
-
-def _give_user(user: int | None) -> None:
-    with _lock:
-        _taken.discard(user if user is not None else -1)
-
-
-@contextmanager
-def _one_at_a_time(user: int | None) -> Iterator[None]:
-    if user is not None:
-        yield
-        return
-    with _ordinary:
-        yield

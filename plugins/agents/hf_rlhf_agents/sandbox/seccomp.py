@@ -8,11 +8,15 @@ import platform
 import struct
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF_LD, BPF_JMP, BPF_RET
-_NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
+_ANY_BIT = 0x45
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050001, 0x80000000  # 1 is EPERM
+_UNKNOWN = 0x00050026  # ENOSYS: the C library then calls clone, whose flags can be seen
+_NEW_USER = 0x10000000
 _X32 = 0x40000000  # numbers of the x32 interface, which would go round the list
 
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_CLONE, _CLONE3 = (56, 220), 435
 _CALLS = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -35,6 +39,12 @@ _CALLS = {
     "kexec_load": (246, 104),
     "init_module": (175, 105),
     "finit_module": (313, 273),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    # Memory that belongs to no process.
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
 }
 """Name -> number on x86_64 and on aarch64."""
 
@@ -56,7 +66,16 @@ def seccomp_filter() -> bytes:
     for numbers in _CALLS.values():
         program.append(_instruction(_JUMP_EQUAL, numbers[column], otherwise=1))
         program.append(_instruction(_RETURN, _REFUSE))
-    return b"".join([*program, _instruction(_RETURN, _ALLOW)])
+    program += [
+        _instruction(_JUMP_EQUAL, _CLONE3, otherwise=1),
+        _instruction(_RETURN, _UNKNOWN),
+        _instruction(_JUMP_EQUAL, _CLONE[column], otherwise=3),
+        _instruction(_LOAD, _FIRST_ARGUMENT),
+        _instruction(_ANY_BIT, _NEW_USER, otherwise=1),
+        _instruction(_RETURN, _REFUSE),
+        _instruction(_RETURN, _ALLOW),
+    ]
+    return b"".join(program)
 
 
 def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
