@@ -76,17 +76,19 @@ def open_log(path: str | Path) -> Any:
 
 
 def row_of(sample: Any) -> Row:
-    """Return the row of a sample."""
+    """Return the row of a sample, also of another task of inspect_ai that has a single score."""
     scores = sample.scores or {}
-    if "task_outcome" not in scores and sample.error is None:
-        raise DataError(f"sample {sample.id} has no score task_outcome: a log of other scorers.")
-    outcome, process = scores.get("task_outcome"), scores.get("task_process")
+    name = "task_outcome" if "task_outcome" in scores or len(scores) != 1 else next(iter(scores))
+    if name not in scores and sample.error is None:
+        raise DataError(f"sample {sample.id} has no score task_outcome, but {len(scores)} others.")
+    outcome, process = scores.get(name), scores.get("task_process")
+    level = sample.metadata.get("level")
     about = (process.metadata or {}) if process else {}
     usage = list(sample.model_usage.values())
     costs = [each.total_cost for each in usage]
     return Row(
         id=str(sample.id),
-        category=str(sample.metadata.get("category", "")),
+        category=str(sample.metadata.get("category") or (f"level {level}" if level else "")),
         epoch=sample.epoch,
         outcome=_value(outcome),
         process=_value(process),
@@ -102,7 +104,7 @@ def row_of(sample: Any) -> Row:
 
 
 def _value(score: Any) -> Score:
-    value = None if score is None else score.value
+    value = None if score is None else {"C": 1.0, "I": 0.0}.get(str(score.value), score.value)
     return None if not isinstance(value, (int, float)) or value != value else float(value)
 
 

@@ -20,9 +20,20 @@ from hf_rlhf_agents.calculator import calculate
 
 Tier = Literal["easy", "medium", "hard"]
 Scored = Literal["text", "number", "refusal", "gaia", "cases"]
-TOOL_NAMES = frozenset({"search", "read", "calculate", "lookup"})
+ARGUMENTS = {
+    **{"search": {"query"}, "read": {"title"}, "calculate": {"expression"}},
+    "lookup": {"relation", "name"},
+}
+"""The arguments of each tool."""
 SETS = ("agentbench_mini", "gaia_mini", "code_repair", "practice")
 """Names of the sets in this package; `chains` makes tasks of any length."""
+
+GAIA = (
+    "GAIA itself is gated and its tools need Docker, so inspect_ai runs it: accept its terms on "
+    "the Hub, set HF_TOKEN, and run `inspect eval inspect_evals/gaia --model MODEL` (with "
+    "`-T subset=2023_level1` for a level). `hf-rlhf agents table` reads its log. The set gaia_mini "
+    "has 30 tasks of its form."
+)
 
 
 class _Form(BaseModel):
@@ -116,11 +127,16 @@ class TaskSet(_Form):
         if twice:
             raise ValueError(f"ids occur twice: {', '.join(twice)}")
         for task in self.tasks:
-            unknown = set(task.tools) - TOOL_NAMES
+            unknown = set(task.tools) - set(ARGUMENTS)
             if unknown:
                 raise ValueError(f"{task.id}: no tool is named {', '.join(sorted(unknown))}")
             known = self.documents | task.documents | task.files
+            if "lookup" in task.tools and task.facts is None:
+                raise ValueError(f"{task.id}: lookup needs `facts`, the seed of a world")
             for call in task.calls:
+                if call.arguments.keys() != ARGUMENTS[call.tool]:
+                    names = ", ".join(sorted(ARGUMENTS[call.tool]))
+                    raise ValueError(f"{task.id}: a call of {call.tool} has the arguments {names}")
                 title = call.arguments.get("title")
                 fails = f"read: {title}" in task.fails or "read" in task.fails
                 if call.tool == "read" and title not in known and not fails:
@@ -135,6 +151,8 @@ class TaskSet(_Form):
 def read_set(name: str) -> TaskSet:
     """Return a set by name, or from a YAML file. Raises DataError with file, task and field."""
     path = Path(name)
+    if name == "gaia":
+        raise DataError(GAIA)
     if name in SETS:
         text = files("hf_rlhf_agents").joinpath(f"sets/{name}.yaml").read_text(encoding="utf-8")
     elif path.suffix in (".yaml", ".yml") and path.is_file():

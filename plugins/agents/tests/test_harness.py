@@ -222,6 +222,32 @@ def test_unknown_agents_and_logs():
         read_log(__file__)
 
 
+def test_logs_of_other_tasks_with_one_score_are_read(tmp_path):
+    from inspect_ai import Task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import match
+
+    samples = [Sample(input="x", target=each, metadata={"level": 2}) for each in "ab"]
+    (log,) = inspect_ai.eval(
+        Task(dataset=samples, scorer=match()),
+        model=scripted(lambda *_: output("a")),
+        log_dir=str(tmp_path),
+        display="none",
+    )
+    rows = read_log(log.location)[2]
+    assert [(row.category, row.outcome, row.process) for row in rows] == [
+        ("level 2", 1.0, None),
+        ("level 2", 0.0, None),
+    ]
+
+
+@pytest.mark.parametrize("option", ["--epochs", "--max_tokens", "--per_hops", "--max_per_category"])
+def test_counts_are_above_0(option, capsys):
+    with pytest.raises(SystemExit):
+        command(["eval", option, "0"])
+    assert "no whole number above 0" in capsys.readouterr().err
+
+
 def row(number, outcome, process=0.5, category="c"):
     return Row(str(number), category, 1, outcome, process, None, 0, 1, 5, None, 0.1, "")
 

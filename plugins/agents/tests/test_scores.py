@@ -1,12 +1,14 @@
 """Answers and calls, read from messages and compared with a task."""
 
+import inspect
+
 import pytest
 
 from hf_rlhf_agents.code import code_of
 from hf_rlhf_agents.desk import TOOLS, Desk, Register, ToolUnavailable, calculate
 from hf_rlhf_agents.rewards import TaskOutcome, TaskProcess
 from hf_rlhf_agents.scores import Called, answer_of, calls_of, process, right, token_f1
-from hf_rlhf_agents.tasks import TOOL_NAMES, Call, Task
+from hf_rlhf_agents.tasks import ARGUMENTS, Call, Task
 
 TASK = Task(
     id="t",
@@ -202,7 +204,10 @@ def test_tools():
 
 
 def test_every_tool_has_an_environment():
-    assert set(TOOLS) == TOOL_NAMES
+    assert TOOLS.keys() == ARGUMENTS.keys()
+    for name, environment in TOOLS.items():
+        taken = inspect.signature(getattr(environment, name)).parameters
+        assert set(taken) - {"self"} == ARGUMENTS[name]
 
 
 def test_long_results_are_cut_and_say_so():

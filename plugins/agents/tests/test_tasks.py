@@ -115,6 +115,8 @@ GOOD = {
         ({"scored": "refusal"}, "a refusal has no answers"),
         ({"scored": "cases"}, "needs code, function and cases"),
         ({"tools": ["read", "fly"]}, "a: no tool is named fly"),
+        ({"tools": ["read", "lookup"]}, "a: lookup needs `facts`"),
+        ({"calls": [{"tool": "read", "arguments": {"q": "D"}}]}, "a: a call of read has the arg"),
         ({"tier": "huge"}, "task a.tier"),
         ({"answer": "x"}, "task a.answer"),
         ({"id": "b"}, "ids occur twice: b"),
@@ -149,5 +151,7 @@ def test_choices():
             select(tasks, **wrong)
     with pytest.raises(DataError, match="no task is left"):
         select(tasks, ["tool_use"], ["hard"])
+    with pytest.raises(DataError, match="HF_TOKEN, and run `inspect eval inspect_evals/gaia"):
+        read_set("gaia")
     with pytest.raises(DataError, match="Known: agentbench_mini"):
         read_set("agentbench")

@@ -1,5 +1,7 @@
 """The tiny agent, evaluated by inspect and by the run's own evaluation, and trained."""
 
+import shutil
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,28 @@ def test_the_embedded_default_answers_offline(tmp_path, capsys):
     assert all(row.tokens > 50 for row in rows)
 
 
+def test_runs_of_a_task_differ_and_prompts_that_do_not_fit_are_wrong(tmp_path, monkeypatch):
+    pytest.importorskip("inspect_ai")
+    from hf_rlhf_agents.command import command
+    from hf_rlhf_agents.results import open_log
+
+    argv = ["eval", "--hops", "3", "--per_hops", "1", "--out", str(tmp_path)]
+    assert command([*argv, "--epochs", "4", "--temperature", "3", "--max_tokens", "24"]) == 0
+    (log,) = tmp_path.glob("*.eval")
+    texts = {"".join(m.text for m in sample.messages) for sample in open_log(log).samples}
+    assert len(texts) > 1
+    from hf_rlhf.evaluation.saved_models import SavedModel
+
+    monkeypatch.setattr(SavedModel, "positions", lambda *_, **__: 8)
+    log.unlink()
+    model = shutil.copytree(files("hf_rlhf_agents") / "tiny_agent", tmp_path / "model")
+    assert command([*argv, str(model), "--instruction", ""]) == 0
+    (log,) = tmp_path.glob("*.eval")
+    (sample,) = open_log(log).samples
+    assert (sample.error, sample.scores["task_outcome"].value) == (None, 0.0)
+    assert sample.output.stop_reason == "model_length"
+
+
 @pytest.mark.slow
 def test_it_learns_care(tmp_path):
     assert train(["--config", str(EXAMPLE), "--output_dir", str(tmp_path / "run")]) == 0
@@ -75,13 +99,11 @@ def test_it_learns_care(tmp_path):
     assert list(tmp_path.glob("*.eval"))
 
 
-@pytest.mark.slow
-def test_what_grpo_needs_is_refused_by_name(tmp_path):
-    content = yaml.safe_load(EXAMPLE.read_text())
-    content["plugin"] = "rloo"
+@pytest.mark.parametrize("plugin", ["rloo", "online_dpo"])
+def test_trainers_without_tools_are_refused_by_name(plugin, tmp_path, capsys):
+    given = yaml.safe_load(EXAMPLE.read_text())
+    kept = ("schema", "model_name_or_path", "dataset", "environment", "rewards", "use_cpu", "bf16")
     path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump({k: v for k, v in content.items() if k != "credit"}))
-    from hf_rlhf.errors import ConfigError
-
-    with pytest.raises(ConfigError, match="environment"):
-        train(["--config", str(path), "--dry_run"])
+    path.write_text(yaml.safe_dump({"plugin": plugin, **{name: given[name] for name in kept}}))
+    assert train(["--config", str(path), "--output_dir", str(tmp_path / "run"), "--dry_run"])
+    assert f"trainer '{plugin}' generates without tools" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch import Tensor
 
 from hf_rlhf.data import text_of
@@ -75,9 +76,13 @@ class TurnCredit:
         if not self.is_training():
             return totals
         given = {**columns, "completion_ids": completion_ids}
-        turns = self._turns(prompts, completions, given)
+        try:
+            turns = self._turns(prompts, completions, given)
+        except RewardError as error:
+            gather_rows([], failed=error)
+            raise
         rows = [_Row(*each) for each in zip(totals, turns, strict=True)]
-        first, gathered = _place(len(rows)), gather_rows(rows)
+        first, gathered = PartialState().process_index * len(rows), gather_rows(rows)
         past = corrections(
             [row.total for row in gathered], [row.turns for row in gathered], self.group
         )
@@ -91,7 +96,7 @@ class TurnCredit:
     def advantages(self, inputs: Mapping[str, Any]) -> Tensor:
         """Return the advantages of a micro-batch by token, (rows, tokens)."""
         own: Tensor = inputs["advantages"]
-        if "tool_mask" not in inputs or own.dim() != 1:
+        if "tool_mask" not in inputs:
             return own
         turns = turn_of_tokens(inputs["tool_mask"])
         rows = zip(inputs["prompt_ids"], _ids(inputs), strict=True)
@@ -132,11 +137,11 @@ class TurnCredit:
         kept = self._kept.get(ids)
         if kept is None:
             raise RewardError("Turn-level credit does not know a completion that TRL trains on.")
-        if all(each == kept[0][1] for _, each in kept):
-            return kept[0][1]
         # Equal completions of other prompts, or of the same prompt in another group.
         text = self.decode(prompt)
-        own = [each for asked, each in kept if asked in text] or [each for _, each in kept]
+        # Also a prompt that another one contains.
+        longest = max((asked for asked, _ in kept if asked in text), key=len, default="")
+        own = [each for asked, each in kept if longest in ("", asked)]
         return [sum(values) / len(own) for values in zip(*own, strict=False)]
 
 
@@ -233,13 +238,6 @@ def _fails(reward: Any, at: int) -> bool:
     return any(
         (score := scores[gate.label][at]) is None or score < gate.threshold for gate in reward.gates
     )
-
-
-def _place(count: int) -> int:
-    """Return the place of this process' first row among all rows."""
-    from accelerate import PartialState
-
-    return int(PartialState().process_index) * count
 
 
 def _ids(inputs: Mapping[str, Any]) -> list[tuple[int, ...]]:

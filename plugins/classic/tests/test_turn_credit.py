@@ -177,6 +177,13 @@ def test_equal_completions_of_two_prompts_keep_their_own_credit():
     assert reward.advantages(inputs)[:, 2].tolist() == [-0.25, 0.0]
 
 
+def test_a_prompt_within_another_keeps_its_own_credit():
+    reward = credit(PerTurn())
+    reward(["7", "7", "77", "77"], ["ab", "c", "ab", "ab"], [[5, 8], [9], [5, 8], [5, 8]])
+    found = [reward._past(torch.tensor(prompt), (5, 8)) for prompt in ([0, 7], [7, 7])]
+    assert found == [[0.0, 0.25, 0.75], [0.0, 0.0, 0.0]]
+
+
 def test_an_unknown_completion_is_an_error():
     reward = credit(PerTurn())
     reward(["7", "7"], ["ab", "c"], [[5], [9]])

@@ -22,9 +22,11 @@ from inspect_ai.model import (
     modelapi,
 )
 from inspect_ai.tool import ToolCall, ToolChoice, ToolInfo
+from inspect_ai.util import store
 
 from hf_rlhf.errors import ModelError
 from hf_rlhf_agents.harness.messages import as_dict
+from hf_rlhf_agents.harness.tools import EPOCH
 
 MAX_TOKENS = 512
 
@@ -57,7 +59,9 @@ class saved(ModelAPI):  # noqa: N801 - the name of the provider
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> ModelOutput:
-        """Return a reply; one at a time."""
+        """Return a reply; one at a time. Runs of the same task differ in the seed."""
+        if config.seed is not None:
+            config = config.model_copy(update={"seed": config.seed + store().get(EPOCH, 1) - 1})
         return await anyio.to_thread.run_sync(self._reply, input, tools, config)
 
     def _reply(

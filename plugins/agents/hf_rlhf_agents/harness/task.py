@@ -13,7 +13,7 @@ from inspect_ai.util import store
 
 from hf_rlhf.errors import DataError, did_you_mean
 from hf_rlhf_agents.harness import agents
-from hf_rlhf_agents.harness.tools import CALLS, TASK, UNAVAILABLE, tools_of
+from hf_rlhf_agents.harness.tools import CALLS, EPOCH, TASK, UNAVAILABLE, tools_of
 from hf_rlhf_agents.rewards import outcome
 from hf_rlhf_agents.rows import INSTRUCTION, asked
 from hf_rlhf_agents.scores import Called, answer_of, process, token_f1
@@ -87,6 +87,7 @@ def begin() -> Solver:
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         state.store.set(TASK, state.metadata["task"])
+        state.store.set(EPOCH, state.epoch)
         return state
 
     return solve

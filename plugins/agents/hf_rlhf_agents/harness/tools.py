@@ -9,7 +9,8 @@ from inspect_ai.util import store
 from hf_rlhf_agents.desk import TOOLS, ToolUnavailable, schemas
 from hf_rlhf_agents.tasks import Task
 
-TASK, CALLS, UNAVAILABLE = "agents:task", "agents:calls", "agents:unavailable"
+TASK, EPOCH = "agents:task", "agents:epoch"
+CALLS, UNAVAILABLE = "agents:calls", "agents:unavailable"
 """Keys of a sample's store."""
 
 
