@@ -100,7 +100,6 @@ def run_agents(
     model that does not load, and for logs of another model.
     """
     import inspect_ai
-    from inspect_ai.log import list_eval_logs, read_eval_log
     from inspect_ai.model import get_model
 
     from hf_rlhf_agents.harness import agent_task
@@ -117,10 +116,7 @@ def run_agents(
     made = [agent_task(tasks, agent, instruction, epochs=options.epochs) for agent in agents]
     name = model_name(options.model)
     if resume:
-        for info in list_eval_logs(str(options.out)):
-            if (other := read_eval_log(info, header_only=True).eval.model) != name:
-                what = f"{options.out} has logs of {other}, not of {name}."
-                raise ConfigError([Problem("--out", what, "Name another folder.")])
+        _refuse_other_logs(options.out, name, {task.id for task in tasks})
     try:
         model = get_model(name)
     except HfRlhfError:
@@ -139,6 +135,21 @@ def run_agents(
         return inspect_ai.eval_set(made, **settings)
     logs = inspect_ai.eval(made, **settings)
     return all(log.status == "success" for log in logs), logs
+
+
+def _refuse_other_logs(folder: Path, model: str, ids: set[str]) -> None:
+    """Raise ConfigError for logs of another model or of other tasks."""
+    from inspect_ai.log import list_eval_logs, read_eval_log
+
+    for info in list_eval_logs(str(folder)):
+        spec = read_eval_log(info, header_only=True).eval
+        what = "" if set(map(str, spec.dataset.sample_ids or ids)) == ids else "of other tasks"
+        if spec.model != model:
+            what = f"of {spec.model}, not of {model}"
+        if what:
+            raise ConfigError(
+                [Problem("--out", f"{folder} has logs {what}.", "Name another folder.")]
+            )
 
 
 def model_name(name: str) -> str:

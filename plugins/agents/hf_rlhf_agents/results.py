@@ -94,7 +94,7 @@ def row_of(sample: Any) -> Row:
         process=_value(process),
         f1=((outcome.metadata or {}) if outcome else {}).get("f1"),
         wasted=int(about.get("wasted", 0)),
-        calls=len(sample.store.get("agents:calls", [])),
+        calls=int(about.get("matched", 0) + about.get("wasted", 0)),
         tokens=sum(each.total_tokens for each in usage),
         cost=None if not costs or None in costs else sum(costs),
         seconds=float(sample.working_time or 0.0),

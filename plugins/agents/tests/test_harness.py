@@ -96,6 +96,8 @@ def test_models_that_go_wrong_get_0_and_not_an_error(reply, tmp_path):
         CHAINS[:1], "react", lambda *_: reply.model_copy(deep=True), tmp_path, message_limit=8
     )
     assert [row.outcome for row in rows] == [0.0]
+    assert [row.wasted for row in rows] == [rows[0].calls], "also calls that reached no tool"
+    assert bool(rows[0].calls) == bool(reply.message.tool_calls)
 
 
 def test_a_tool_that_cannot_run_is_unscored(tmp_path, monkeypatch):
@@ -309,8 +311,12 @@ def test_trajectories_by_command(tmp_path, capsys, monkeypatch):
     assert kept[0]["messages"][2:] == demonstrate(task)
     (rejected,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
     assert json.loads(rejected)["reason"] == "wrong answer: 0"
-    with pytest.raises(ConfigError, match="has logs of mockllm/model"):
-        command(["trajectories", "mockllm/other", "--out", str(tmp_path)])
+    for other, said in {
+        ("mockllm/other",): "has logs of mockllm/model",
+        ("mockllm/model", "--tasks", "code_repair"): "other tasks",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            command(["trajectories", *other, "--out", str(tmp_path)])
     (log,) = tmp_path.glob("*.eval")
     assert command(["show", str(log), "--count", "1"]) == 0
     assert "ANSWER: 0" in capsys.readouterr().out

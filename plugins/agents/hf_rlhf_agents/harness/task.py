@@ -13,10 +13,11 @@ from inspect_ai.util import store
 
 from hf_rlhf.errors import DataError, did_you_mean
 from hf_rlhf_agents.harness import agents
+from hf_rlhf_agents.harness.messages import as_dict
 from hf_rlhf_agents.harness.tools import CALLS, EPOCH, TASK, UNAVAILABLE, tools_of
 from hf_rlhf_agents.rewards import outcome
 from hf_rlhf_agents.rows import INSTRUCTION, asked
-from hf_rlhf_agents.scores import Called, answer_of, process, token_f1
+from hf_rlhf_agents.scores import Called, answer_of, calls_of, process, token_f1
 from hf_rlhf_agents.tasks import Task
 
 AGENTS: dict[str, Callable[[Sequence[Any]], Any]] = {
@@ -103,7 +104,7 @@ def task_outcome() -> Scorer:
             return Score.unscored(reason="scoring_failed", explanation="; ".join(failed))
         task = Task.model_validate_json(state.metadata["task"])
         messages = _plain(state)
-        value = outcome(task, messages, made=_made())
+        value = outcome(task, messages, made=_made(state))
         if value is None:
             return Score.unscored(reason="scoring_failed", explanation="the sandbox could not run")
         answer = answer_of(messages)
@@ -118,13 +119,16 @@ def task_process() -> Scorer:
     """Edit similarity of the calls with the expected calls."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        found = process(Task.model_validate_json(state.metadata["task"]), _made())
+        found = process(Task.model_validate_json(state.metadata["task"]), _made(state))
         return Score(value=found.score, metadata=vars(found))
 
     return score
 
 
-def _made() -> list[Called]:
+def _made(state: TaskState) -> list[Called]:
+    """Return the calls, also those that reached no tool; those of executors are in the store."""
+    if said := calls_of([as_dict(message) for message in state.messages]):
+        return said
     calls: list[dict[str, Any]] = store().get(CALLS, [])
     return [Called(each["tool"], each["arguments"]) for each in calls]
 
