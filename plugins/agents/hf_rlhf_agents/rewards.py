@@ -8,7 +8,7 @@ from typing import Any
 from hf_rlhf.scores import Score
 from hf_rlhf_agents.code import code_of, passed
 from hf_rlhf_agents.sandbox import SandboxError
-from hf_rlhf_agents.scores import Called, answer_of, calls_of, process, right, token_f1
+from hf_rlhf_agents.scores import Called, answer_of, calls_of, process, right
 from hf_rlhf_agents.tasks import Task
 
 
@@ -16,11 +16,8 @@ from hf_rlhf_agents.tasks import Task
 class TaskOutcome:
     """1.0 for a right answer, 0.0 for a wrong one; for code the share of hidden cases passed.
 
-    A run in which a tool or the sandbox could not run has no score. `partial` adds a share of the
-    token F1 to wrong answers, so that a weak policy has something to climb.
+    A run in which a tool or the sandbox could not run has no score.
     """
-
-    partial: float = 0.0
 
     def __call__(
         self,
@@ -38,7 +35,7 @@ class TaskOutcome:
         ]
 
     def _score(self, task: str, completion: Any) -> Score:
-        return outcome(Task.model_validate_json(task), _messages(completion), self.partial)
+        return outcome(Task.model_validate_json(task), _messages(completion))
 
 
 @dataclass
@@ -76,12 +73,7 @@ def _progress(task: str, calls: Sequence[Called]) -> float:
     return process(expected, calls).score if expected.calls else 0.0
 
 
-def outcome(
-    task: Task,
-    messages: Sequence[Any],
-    partial: float = 0.0,
-    made: Sequence[Called] | None = None,
-) -> Score:
+def outcome(task: Task, messages: Sequence[Any], made: Sequence[Called] | None = None) -> Score:
     """Return the score of a run, None if the sandbox could not run.
 
     `made` are its calls, if they do not all stand in `messages`.
@@ -93,9 +85,7 @@ def outcome(
         except SandboxError:
             return None
     answer = answer_of(messages)
-    if right(task, answer, calls_of(messages) if made is None else made):
-        return 1.0
-    return partial * token_f1(task, answer) if partial else 0.0
+    return float(right(task, answer, calls_of(messages) if made is None else made))
 
 
 def _messages(completion: Any) -> Sequence[Any]:

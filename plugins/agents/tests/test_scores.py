@@ -181,11 +181,6 @@ def test_a_tool_that_could_not_run_is_no_score():
     assert not desk.unavailable, "bad arguments are the model's fault"
 
 
-def test_partial_marks():
-    reward = TaskOutcome(partial=0.3)
-    assert reward([""], [says("ANSWER: Tomas")], **row()) == [pytest.approx(0.2)]
-
-
 def test_tools():
     desk = Desk()
     fails = {"read: brannick": "503", "calculate": "down"}
