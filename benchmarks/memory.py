@@ -7,7 +7,8 @@ and release after that, as `torch.profiler` reports them (`profile_memory`). Bes
 process without the profiler, by how much its resident memory (RSS) grew, with what the run imports;
 and what accelerate and DeepSpeed estimate for such a model. The models are random, of the shapes of
 today's and small enough for a laptop. With `--gpu` they are of known models' full sizes, and the
-peak is `torch.cuda.max_memory_allocated()`.
+peak is `torch.cuda.max_memory_allocated()`. The file exceeds 400 lines because the predicting and
+the measuring process must build the same runs.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
 Judges request verdicts (`hf_rlhf.rewards.judges.openai`), writers texts
 (`hf_rlhf.rewards.judges.text_generation`). The openai package handles HTTP, proxies and
-certificates, tenacity the retries.
+certificates, tenacity the retries. The file exceeds 400 lines because a call, its retries and the
+outage that they wait for share one state.
 """
 
 import asyncio
